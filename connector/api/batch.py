@@ -1,0 +1,112 @@
+"""`Batch`: records of one lane, in order. Its views are built only when asked for.
+
+A pipeline builds it and hands it to its sink on the same thread. `messages` costs nothing, `column` and `rows` a pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from connector.api.record import Message
+    from connector.api.types import Epoch, LaneId, Offset
+
+_EPOCH_START = datetime(1970, 1, 1, tzinfo=UTC)
+_NO_TIMESTAMP_TYPE = 0  # confluent_kafka.TIMESTAMP_NOT_AVAILABLE
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMetadata:
+    """Where a batch stands in its lane.
+
+    `sequence` counts the batches of a lane from 0 without gaps; a retry keeps it. `first_offset` is that of the first
+    record, `next_offset` the position after the batch, which may lie beyond the last record (gaps, INV-3).
+    """
+
+    lane: LaneId
+    epoch: Epoch
+    sequence: int
+    topic: str
+    partition: int
+    first_offset: Offset
+    next_offset: Offset
+    topic_id: str | None = None
+
+
+@dataclass(slots=True)
+class Batch:
+    """Records of one lane; `len(batch)` is their number, `size_bytes` what they count in the memory budget."""
+
+    metadata: BatchMetadata
+    messages: Sequence[Message]
+    size_bytes: int = 0
+    decoded: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # columns that a decoder has replaced
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def column(self, name: str) -> Sequence[Any]:
+        """Return one value for each record.
+
+        `key` and `value` are bytes or None, or what `CONNECTOR_KEY_FORMAT` and `CONNECTOR_VALUE_FORMAT` make of them;
+        `timestamp` is an aware UTC datetime or None, `timestamp_ms` the number; `headers` a list of (name, bytes or
+        None) with order and duplicates kept, empty when there are none.
+
+        Raises:
+            KeyError: No such column.
+        """
+        if name in self.decoded:
+            return self.decoded[name]
+        return _COLUMNS[name](self.messages)
+
+    def rows(self, *columns: str) -> Iterable[tuple[Any, ...]]:
+        """Return one tuple for each record, with these columns in this order."""
+        return zip(*(self.column(name) for name in columns), strict=True)
+
+    def slice(self, start: int, stop: int) -> Batch:
+        """Return records `start` to `stop` (exclusive) as a batch of their own, for isolating a bad record."""
+        messages = self.messages[start:stop]
+        last = stop >= len(self.messages)
+        metadata = BatchMetadata(
+            lane=self.metadata.lane,
+            epoch=self.metadata.epoch,
+            sequence=self.metadata.sequence,
+            topic=self.metadata.topic,
+            partition=self.metadata.partition,
+            first_offset=messages[0].offset(),  # type: ignore[arg-type]  # a consumed message has an offset
+            next_offset=self.metadata.next_offset if last else self.messages[stop].offset(),  # type: ignore[arg-type]
+            topic_id=self.metadata.topic_id,
+        )
+        decoded = {name: column[start:stop] for name, column in self.decoded.items()}
+        return Batch(metadata, messages, self.size_bytes * len(messages) // max(1, len(self.messages)), decoded)
+
+
+def _timestamps_ms(messages: Sequence[Message]) -> list[int | None]:
+    return [
+        milliseconds if kind != _NO_TIMESTAMP_TYPE and milliseconds >= 0 else None
+        for kind, milliseconds in (message.timestamp() for message in messages)
+    ]
+
+
+def _timestamps(messages: Sequence[Message]) -> list[datetime | None]:
+    # Arithmetic, since datetime.fromtimestamp goes through a float and loses the last digits.
+    return [
+        None if milliseconds is None else _EPOCH_START + timedelta(milliseconds=milliseconds)
+        for milliseconds in _timestamps_ms(messages)
+    ]
+
+
+_COLUMNS: dict[str, Callable[[Sequence[Message]], Sequence[Any]]] = {
+    "topic": lambda messages: [message.topic() for message in messages],
+    "partition": lambda messages: [message.partition() for message in messages],
+    "offset": lambda messages: [message.offset() for message in messages],
+    "key": lambda messages: [message.key() for message in messages],
+    "value": lambda messages: [message.value() for message in messages],
+    "headers": lambda messages: [message.headers() or [] for message in messages],
+    "timestamp": _timestamps,
+    "timestamp_ms": _timestamps_ms,
+}

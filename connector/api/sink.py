@@ -1,0 +1,100 @@
+"""What a sink is: `write` a batch, or `on_event` for the whole stream, and abilities that a sink declares.
+
+Each pipeline makes its own instance and calls every method on the pipeline's thread, so a sink needs no locks. Raise
+`TransientError` for what may work later, `PoisonError` for records that never will, `FatalError` to end the process; any
+other exception is taken as a bug in the sink and is fatal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar, get_args, get_origin
+
+from connector.api.event import Event, Input
+from connector.api.settings import Settings
+
+if TYPE_CHECKING:
+    from connector.api.batch import Batch
+    from connector.api.types import LaneId, Offset
+
+S = TypeVar("S", bound=Settings)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkContext:
+    """Where a sink instance runs."""
+
+    group_id: str
+    pipeline: int = 0  # number of the pipeline in this process
+    pipelines: int = 1
+    host: str = "localhost"
+
+
+@dataclass(frozen=True, slots=True)
+class LaneInfo:
+    """A lane as a sink sees it when it claims it."""
+
+    id: LaneId
+    topic: str
+    partition: int
+    topic_id: str | None = (
+        None  # changes when a topic is deleted and made again; None: the cluster has no ids (KIP-516)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPosition:
+    """The next offset to read that a sink holds for a partition, and the id of the topic that it belongs to."""
+
+    next_offset: Offset
+    topic_id: str | None = None
+
+
+class Sink(Generic[S]):
+    """Base of every sink. A simple one implements `write`; a full one overrides `on_event`.
+
+    The type argument is the settings model: `class MySink(Sink[MySettings])`.
+    """
+
+    settings_type: ClassVar[type[Settings]] = Settings
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for base in cls.__dict__.get("__orig_bases__", ()):
+            if get_origin(base) is Sink and isinstance(get_args(base)[0], type):
+                cls.settings_type = get_args(base)[0]
+
+    def __init__(self, settings: S, context: SinkContext) -> None:
+        self.settings = settings
+        self.context = context
+
+    def open(self) -> None:
+        """Connect and prepare. Called before any event; again after a `TransientError`, with backoff."""
+
+    def write(self, batch: Batch) -> None:
+        """Write one batch; returning means that it is durable. The same batch comes again after a `TransientError`."""
+        raise TypeError(f"{type(self).__name__} implements neither write nor on_event")
+
+    def on_event(self, event: Event) -> None:
+        """Take one event. By default `Input` goes to `write` and the others are ignored."""
+        match event:
+            case Input(data=batch):
+                self.write(batch)
+            case _:
+                pass
+
+    def close(self) -> None:
+        """Let go of everything; called once, also after a failed `open`."""
+
+    @property
+    def holds_positions(self) -> bool:
+        """Whether this sink stores positions with the data in one transaction, so that lanes start from them.
+
+        If so, `claim` is called for every lane, and `write` must store `batch.metadata.next_offset` in its transaction
+        and raise `RefusedError` when another owner has claimed the lane since.
+        """
+        return False
+
+    def claim(self, lane: LaneInfo) -> StoredPosition | None:
+        """Take ownership of a lane and return the position stored for its partition, or None if there is none."""
+        raise TypeError(f"{type(self).__name__} says that it holds positions, but does not implement claim")

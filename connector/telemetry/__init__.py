@@ -1,0 +1,1 @@
+"""What the connector tells about itself: metrics, logs, and the status snapshot."""

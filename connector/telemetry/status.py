@@ -1,0 +1,80 @@
+"""The status snapshot: what every lane and pipeline does and why. The controller makes one, the admin thread reads it.
+
+Frozen, so that no lock is needed: the controller replaces the whole snapshot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class RunState(Enum):
+    """Where the process stands."""
+
+    STARTING = "starting"  # no assignment yet
+    RUNNING = "running"
+    DRAINING = "draining"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+class LaneState(Enum):
+    """What a lane does now."""
+
+    STARTING = "starting"  # waits for the position it starts at
+    FLOWING = "flowing"
+    PAUSED = "paused"  # its share of the memory budget is full
+    RETRYING = "retrying"  # the sink's transient error: see last_error and next_try_seconds
+    DRAINING = "draining"
+    FINISHED = "finished"  # a bounded run reached its end
+
+
+@dataclass(frozen=True, slots=True)
+class LaneStatus:
+    """One lane. Positions and lag are None where they were never measured; zero is a measurement."""
+
+    lane: int
+    topic: str
+    partition: int
+    pipeline: int
+    state: LaneState
+    watermark: int | None
+    committed: int | None
+    end_offset: int | None
+    lag: int | None
+    lag_age_seconds: float | None
+    held_bytes: int
+    watermark_age_seconds: float | None  # how long the oldest unfinished batch has been out; None: none is out
+    attempts: int = 0
+    last_error: str | None = None
+    next_try_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineStatus:
+    """One pipeline and its sink."""
+
+    pipeline: int
+    lanes: int
+    is_open: bool
+    attempts: int = 0
+    last_error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The whole process. `is_ready` means that it consumes, or would as soon as there is something to consume."""
+
+    state: RunState
+    is_ready: bool
+    reason: str  # why it is not ready, or what it waits for
+    group_id: str
+    group_protocol: str
+    epoch: int
+    lanes: tuple[LaneStatus, ...] = ()
+    pipelines: tuple[PipelineStatus, ...] = ()
+    missing_topics: tuple[str, ...] = ()
+    last_error: str | None = None
+    controller_seen: float = 0.0  # time.monotonic() of the controller's last turn
+    source_seen: float = 0.0  # time.monotonic() of the consumer thread's last turn
