@@ -1,4 +1,4 @@
-"""A record as the client gives it. Null, empty and undecodable stay three things, for key, value and header (INV-12)."""
+"""A record as the client gives it. Null, empty and undecodable stay three things in key, value and header (INV-12)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 
 class Message(Protocol):
-    """The part of `confluent_kafka.Message` that records are read through. `len(message)` is the value's size in bytes."""
+    """The part of `confluent_kafka.Message` that records are read through. `len(message)` is the size of the value."""
 
     def topic(self) -> str | None: ...
     def partition(self) -> int | None: ...

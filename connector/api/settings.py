@@ -1,6 +1,6 @@
-"""Settings of a plugin: a typed model that gives each field its environment name, validation, masking and documentation.
+"""Settings of a plugin: a typed model that gives each field its environment name, validation, masking and docs.
 
-A sink's field `path` is read from `CONNECTOR_SINK_PATH` or, the file's content, from `CONNECTOR_SINK_PATH_FILE`.
+The field `path` of a sink is read from `CONNECTOR_SINK_PATH` or, the file's content, from `CONNECTOR_SINK_PATH_FILE`.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
-    def problems(self, pipelines: int) -> list[str]:  # noqa: ARG002 - for plugins to override
-        """Return what is wrong with the fields taken together, in a process of so many pipelines; each says the way out."""
+    def problems(self, pipelines: int) -> list[str]:
+        """Return what is wrong with the fields together, in a process of so many pipelines; each says the way out."""
         return []
 
 

@@ -1,8 +1,8 @@
 """What a sink is: `write` a batch, or `on_event` for the whole stream, and abilities that a sink declares.
 
 Each pipeline makes its own instance and calls every method on the pipeline's thread, so a sink needs no locks. Raise
-`TransientError` for what may work later, `PoisonError` for records that never will, `FatalError` to end the process; any
-other exception is taken as a bug in the sink and is fatal.
+`TransientError` for what may work later, `PoisonError` for records that never will, `FatalError` to end the process;
+any other exception is taken as a bug in the sink and is fatal.
 """
 
 from __future__ import annotations
