@@ -1,0 +1,1 @@
+"""The admin endpoint: metrics, health, status and a live page over HTTP."""

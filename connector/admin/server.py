@@ -1,0 +1,210 @@
+"""`AdminServer`: /metrics, /livez, /readyz, /status, /config and a live page, on one daemon thread named `admin`.
+
+Every answer is made from what others have published: the frozen status snapshot, the metrics, the effective settings.
+The thread takes no lock that the data path needs, so the worst that a scrape can do is to fail itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import threading
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import orjson
+import uvicorn
+from starlette.applications import Starlette
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from connector import __version__
+from connector.admin.health import Limits, Verdict, liveness, readiness
+from connector.admin.page import CONTENT_SECURITY_POLICY, PAGE
+from connector.api.errors import ConfigError
+from connector.telemetry.logs import get_logger, mask
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from starlette.requests import Request
+
+    from connector.telemetry.metrics import Metrics
+    from connector.telemetry.status import Status
+
+log = get_logger(__name__)
+
+_BACKLOG = 128
+_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+
+
+class AdminServer:
+    """The admin endpoint of one run. `start` and `stop` are called from one thread.
+
+    Args:
+        address: `host:port` as in `CONNECTOR_ADMIN_ADDRESS`; IPv6 in brackets; port 0 takes a free one.
+        status: Returns the newest snapshot; called on the admin thread, must not block.
+        metrics: What /metrics shows.
+        config_view: Returns the effective settings, masked; called on the admin thread, must not block.
+        limits: When /livez calls the process dead.
+        clock: `time.monotonic`, the clock of the snapshot.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        status: Callable[[], Status],
+        metrics: Metrics,
+        config_view: Callable[[], Mapping[str, str]],
+        limits: Limits | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._address = address
+        self._status = status
+        self._metrics = metrics
+        self._config_view = config_view
+        self._limits = limits or Limits()
+        self._clock = clock
+        self._socket: socket.socket | None = None
+        self._port = 0
+        self._paths = {
+            "/": self._get_page,
+            "/config": self._get_config,
+            "/livez": self._get_livez,
+            "/metrics": self._get_metrics,
+            "/readyz": self._get_readyz,
+            "/status": self._get_status,
+        }
+        app = Starlette(
+            routes=[Route(path, handler, methods=["GET"]) for path, handler in self._paths.items()],
+            exception_handlers={404: self._unknown_path},
+        )
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                loop="asyncio",
+                http="h11",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                timeout_graceful_shutdown=1,
+            )
+        )
+        self._thread = threading.Thread(target=self._run, name="admin", daemon=True)
+
+    @property
+    def port(self) -> int:
+        """The real port, once started."""
+        return self._port
+
+    def start(self) -> None:
+        """Listen, and serve from now on; connections made from here on are answered.
+
+        Raises:
+            ConfigError: The address is malformed, not ours, or in use.
+        """
+        self._socket = _listen(self._address)
+        self._port = self._socket.getsockname()[1]
+        self._thread.start()
+        log.info("admin_listening", address=self._address, port=self._port)
+
+    def stop(self, timeout: float) -> None:
+        """Stop serving within `timeout` seconds; a request that takes longer is cut off when the process ends."""
+        if not self._thread.is_alive():
+            return
+        self._server.should_exit = True
+        self._thread.join(timeout)
+        self._server.force_exit = True
+
+    def _run(self) -> None:
+        assert self._socket is not None  # noqa: S101  # start() has set it
+        try:
+            self._server.run(sockets=[self._socket])  # takes over no signals, since this is not the main thread
+        except Exception:
+            log.exception("admin_failed", meaning="records still flow, but metrics and health are no longer served")
+        finally:
+            self._socket.close()
+
+    # Endpoints: coroutines, so that they run on this thread and not on a pool of threads.
+
+    async def _get_metrics(self, request: Request) -> Response:
+        body, content_type = self._metrics.render(request.headers.get("accept", ""))
+        return Response(body, headers={**_HEADERS, "Content-Type": content_type})
+
+    async def _get_livez(self, _request: Request) -> Response:
+        return _answer(liveness(self._status(), self._clock(), self._limits))
+
+    async def _get_readyz(self, _request: Request) -> Response:
+        status = self._status()
+        # The snapshot of a dead controller says what was true when it died.
+        alive = liveness(status, self._clock(), self._limits)
+        return _answer(readiness(status) if alive.ok else alive)
+
+    async def _get_status(self, _request: Request) -> Response:
+        status, now = self._status(), self._clock()
+        document = asdict(status)
+        # Times of a clock that has no meaning elsewhere become ages; None: never seen.
+        for thread in ("controller", "source"):
+            seen = document.pop(f"{thread}_seen")
+            document[f"{thread}_silent_seconds"] = now - seen if seen else None
+        document["is_live"], document["live_reason"] = liveness(status, now, self._limits)
+        document["version"] = __version__
+        return _json(document)
+
+    async def _get_config(self, _request: Request) -> Response:
+        return _json(dict(self._config_view()))
+
+    async def _get_page(self, _request: Request) -> Response:
+        return HTMLResponse(PAGE, headers={**_HEADERS, "Content-Security-Policy": CONTENT_SECURITY_POLICY})
+
+    async def _unknown_path(self, _request: Request, _error: Exception) -> Response:
+        known = "\n".join(self._paths)
+        return PlainTextResponse(f"No such path. There are:\n{known}\n", status_code=404, headers=_HEADERS)
+
+
+def _answer(verdict: Verdict) -> Response:
+    return PlainTextResponse(f"{mask(verdict.reason)}\n", status_code=200 if verdict.ok else 503, headers=_HEADERS)
+
+
+def _json(document: Mapping[str, object]) -> Response:
+    """Answer with masked JSON: an error text in a status may hold a secret as well as a log line may."""
+    body = orjson.dumps(mask(document), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    return Response(body, media_type="application/json", headers=_HEADERS)
+
+
+def _listen(address: str) -> socket.socket:
+    """Return a listening socket.
+
+    Raises:
+        ConfigError: The address is malformed, not ours, or in use.
+    """
+    found = re.fullmatch(r"(?:\[(?P<v6>[^\[\]]+)\]|(?P<host>[^\[\]:\s]+)):(?P<port>\d{1,5})", address.strip())
+    if not found or int(found["port"]) > 65535:
+        raise ConfigError(
+            f"CONNECTOR_ADMIN_ADDRESS={address} is not an address. Write host:port, as in 127.0.0.1:9464, "
+            "0.0.0.0:9464 or [::1]:9464."
+        )
+    try:
+        family, kind, protocol, _, bindable = socket.getaddrinfo(
+            found["v6"] or found["host"], int(found["port"]), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with contextlib.ExitStack() as on_error:
+            listening = on_error.enter_context(socket.socket(family, kind, protocol))
+            # A port that an ended process has just left is free; one that is listened on is not.
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(bindable)
+            listening.listen(_BACKLOG)
+            on_error.pop_all()
+    except OSError as error:
+        raise ConfigError(
+            f"CONNECTOR_ADMIN_ADDRESS={address} cannot be listened on: {error.strerror or error}. Set it to a free "
+            "port of this machine, or to port 0 for any free one."
+        ) from error
+    return listening
