@@ -109,7 +109,10 @@ def mask(value: object, key: str = "") -> object:
         return {_secrets.mask(str(name)): mask(item, str(name)) for name, item in value.items()}
     if isinstance(value, (list, tuple, AbstractSet)):
         return [mask(item) for item in value]
-    text = f"{type(value).__name__}: {value}" if isinstance(value, BaseException) else str(value)
+    if isinstance(value, bytes):
+        text = value.decode("utf-8", "backslashreplace")
+    else:
+        text = f"{type(value).__name__}: {value}" if isinstance(value, BaseException) else str(value)
     masked = _secrets.mask(text).encode("utf-8", "backslashreplace").decode()
     is_number = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
     return value if is_number and masked == text else masked
