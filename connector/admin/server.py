@@ -27,7 +27,7 @@ from connector.api.errors import ConfigError
 from connector.telemetry.logs import get_logger, mask
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from starlette.requests import Request
 
@@ -79,7 +79,7 @@ class AdminServer:
             "/status": self._get_status,
         }
         app = Starlette(
-            routes=[Route(path, handler, methods=["GET"]) for path, handler in self._paths.items()],
+            routes=[Route(path, _contained(endpoint), methods=["GET"]) for path, endpoint in self._paths.items()],
             exception_handlers={404: self._unknown_path},
         )
         self._server = uvicorn.Server(
@@ -132,22 +132,22 @@ class AdminServer:
         finally:
             self._socket.close()
 
-    # Endpoints: coroutines, so that they run on this thread and not on a pool of threads.
+    # Endpoints, on the thread `admin`.
 
-    async def _get_metrics(self, request: Request) -> Response:
+    def _get_metrics(self, request: Request) -> Response:
         body, content_type = self._metrics.render(request.headers.get("accept", ""))
         return Response(body, headers={**_HEADERS, "Content-Type": content_type})
 
-    async def _get_livez(self, _request: Request) -> Response:
+    def _get_livez(self, _request: Request) -> Response:
         return _answer(liveness(self._status(), self._clock(), self._limits))
 
-    async def _get_readyz(self, _request: Request) -> Response:
+    def _get_readyz(self, _request: Request) -> Response:
         status = self._status()
         # The snapshot of a dead controller says what was true when it died.
         alive = liveness(status, self._clock(), self._limits)
         return _answer(readiness(status) if alive.ok else alive)
 
-    async def _get_status(self, _request: Request) -> Response:
+    def _get_status(self, _request: Request) -> Response:
         status, now = self._status(), self._clock()
         document = asdict(status)
         # Times of a clock that has no meaning elsewhere become ages; None: never seen.
@@ -158,15 +158,28 @@ class AdminServer:
         document["version"] = __version__
         return _json(document)
 
-    async def _get_config(self, _request: Request) -> Response:
+    def _get_config(self, _request: Request) -> Response:
         return _json(dict(self._config_view()))
 
-    async def _get_page(self, _request: Request) -> Response:
+    def _get_page(self, _request: Request) -> Response:
         return HTMLResponse(PAGE, headers={**_HEADERS, "Content-Security-Policy": CONTENT_SECURITY_POLICY})
 
     async def _unknown_path(self, _request: Request, _error: Exception) -> Response:
         known = "\n".join(self._paths)
         return PlainTextResponse(f"No such path. There are:\n{known}\n", status_code=404, headers=_HEADERS)
+
+
+def _contained(endpoint: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
+    """Return the endpoint as a coroutine, so that no pool of threads runs it, whose error ends its own request only."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return endpoint(request)
+        except Exception:
+            log.exception("admin_request_failed", path=request.url.path)
+            return PlainTextResponse("This failed; the log has the reason.\n", status_code=500, headers=_HEADERS)
+
+    return answer
 
 
 def _answer(verdict: Verdict) -> Response:
