@@ -8,9 +8,9 @@ from connector.api import errors
 
 PUBLIC = {
     "AuthenticationError", "Batch", "BatchMetadata", "CloseReason", "ConfigError", "ConnectorError", "Duration",
-    "Epoch", "Event", "ExitCode", "FatalError", "FencedError", "Field", "Input", "InputClosed", "InvariantError", "LaneId",
-    "LaneInfo", "Message", "Offset", "PartitionId", "PoisonError", "RefusedError", "Secret", "Settings", "Sink",
-    "SinkContext", "Size", "Stop", "StopCause", "StoredPosition", "TransientError", "UnreachableError",
+    "Epoch", "Event", "ExitCode", "FatalError", "FencedError", "Field", "Input", "InputClosed", "InvariantError",
+    "LaneId", "LaneInfo", "Message", "Offset", "PartitionId", "PoisonError", "RefusedError", "Secret", "Settings",
+    "Sink", "SinkContext", "Size", "Stop", "StopCause", "StoredPosition", "TransientError", "UnreachableError",
 }  # fmt: skip
 
 
