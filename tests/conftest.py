@@ -1,0 +1,104 @@
+"""Fixtures that several kinds of tests use: servers and group protocols. `tests/README.md` says who gets what."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import zlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from connector.testing.embedded import EmbeddedBroker
+from tests.support.kafka import GROUP_PROTOCOLS, Kafka, running_kafka
+from tests.support.postgres import Postgres, running_postgres
+from tests.support.process import ServerUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SERVERS = pytest.StashKey[list[str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--all-protocols", action="store_true", help="run each test of group_protocol with every group protocol"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_SERVERS] = []
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give `group_protocol` all protocols, or one: the first that the test's mark names, else by a hash of its id.
+
+    The hash spreads the tests over the protocols, and stays the same from run to run.
+    """
+    if "group_protocol" not in metafunc.fixturenames:
+        return
+    if metafunc.config.getoption("--all-protocols"):
+        chosen: tuple[str, ...] = GROUP_PROTOCOLS
+    elif mark := metafunc.definition.get_closest_marker("protocols"):
+        chosen = mark.args[:1]
+    else:
+        number = zlib.crc32(metafunc.definition.nodeid.encode()) % len(GROUP_PROTOCOLS)
+        chosen = (GROUP_PROTOCOLS[number],)
+    metafunc.parametrize("group_protocol", chosen, indirect=True)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say which real servers the run used."""
+    for description in config.stash[_SERVERS]:
+        terminalreporter.write_line(f"server used: {description}")
+
+
+@pytest.fixture
+def group_protocol(request: pytest.FixtureRequest) -> str:
+    """A name of `GROUP_PROTOCOLS`; see `pytest_generate_tests`."""
+    protocol: str = request.param
+    return protocol
+
+
+@pytest.fixture
+def embedded() -> Iterator[EmbeddedBroker]:
+    """A broker inside this process, new for each test (milliseconds)."""
+    with EmbeddedBroker() as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def kafka(pytestconfig: pytest.Config) -> Iterator[Kafka]:
+    """A real Apache Kafka, one for the whole run: use topics and groups of your own."""
+    with contextlib.ExitStack() as stack:
+        with _fail_if_unavailable():
+            cluster = stack.enter_context(running_kafka())
+        pytestconfig.stash[_SERVERS].append(cluster.description)
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def postgres(pytestconfig: pytest.Config) -> Iterator[Postgres]:
+    """A real PostgreSQL, one for the whole run."""
+    with contextlib.ExitStack() as stack:
+        with _fail_if_unavailable():
+            server = stack.enter_context(running_postgres())
+        pytestconfig.stash[_SERVERS].append(server.description)
+        yield server
+
+
+@pytest.fixture
+def postgres_dsn(postgres: Postgres) -> Iterator[str]:
+    """The DSN of an empty PostgreSQL database, new for each test."""
+    with postgres.database() as dsn:
+        yield dsn
+
+
+@contextlib.contextmanager
+def _fail_if_unavailable() -> Iterator[None]:
+    try:
+        yield
+    except ServerUnavailableError as error:
+        if os.environ.get("CONNECTOR_TEST_ALLOW_SKIP") == "1":
+            pytest.skip(str(error))
+        pytest.fail(f"{error}; CONNECTOR_TEST_ALLOW_SKIP=1 skips such tests", pytrace=False)
