@@ -116,15 +116,28 @@ class Source(Protocol[L]):
     def start_lane(self, lane: LaneId, stored: StoredPosition | None) -> None:
         """Give the position that the sink holds for a lane that `awaits_sink`; None: the sink has none."""
 
-    def restart_lanes(self, lanes: Sequence[LaneId]) -> None:
-        """Fence these lanes, if still held, and bring their partitions back as new lanes at the safe position.
+    def restart_lanes(self, positions: Mapping[LaneId, Offset | None]) -> None:
+        """Fence these lanes, if still held, and bring their partitions back as new lanes at these positions.
 
-        They come back as `LanesRevoked(LOST)` followed by `LanesAdded`.
+        They come back as `LanesRevoked(LOST)` followed by `LanesAdded`. None: as after an assignment, which asks the
+        sink, where it holds positions, or the group.
         """
 
-    def close(self, timeout: float) -> None:
-        """Leave the group within `timeout` seconds; `is_closed` tells when. Drain and commit first."""
+    def close(self) -> None:
+        """Leave; `is_closed` tells when. Drain and commit first: lanes that are still held are dropped."""
 
     @property
     def is_closed(self) -> bool:
         """Whether the source has left and will send no more events."""
+
+    @property
+    def protocol(self) -> str:
+        """The group protocol in use, for the status; empty before it is known."""
+
+    @property
+    def seen(self) -> float:
+        """When the source's thread last took a turn, time.monotonic(); 0 before it starts."""
+
+    @property
+    def missing_topics(self) -> Sequence[str]:
+        """Subscribed topics that do not exist."""

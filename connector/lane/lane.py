@@ -66,8 +66,12 @@ class Lane:
         self.partition = partition
         self.topic_id = topic_id
         self.awaits_sink = awaits_sink
-        self.committed = committed
         self.high_bytes = high_bytes
+        # What the consumer thread knows, each replaced as a whole; the controller reads it for the status.
+        self.committed = committed
+        self.end_offset: Offset | None = None  # last stable offset
+        self.end_seen: float | None = None  # when the broker last told it, time.monotonic()
+        self.is_paused = False
         self._chunks: deque[Chunk] = deque()
         self._held_bytes = 0  # buffered, or taken and not yet released
         self._is_closed = False

@@ -1,0 +1,111 @@
+"""What the controller and a pipeline tell each other. One-way, in order; nobody waits for an answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from connector.api.barrier import DrainBarrier
+    from connector.api.errors import FatalError
+    from connector.api.event import CloseReason, StopCause
+    from connector.api.sink import StoredPosition
+    from connector.api.types import Epoch, LaneId, Offset
+    from connector.lane.lane import Lane
+
+
+@dataclass(frozen=True, slots=True)
+class AddLanes:
+    """These lanes are this pipeline's now."""
+
+    lanes: tuple[Lane, ...]
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class StopLanes:
+    """Flush these lanes, wait until the sink holds it, arrive at the barrier once for each lane, and forget them.
+
+    After `deadline` (time.monotonic()) nothing new is tried.
+    """
+
+    lanes: tuple[LaneId, ...]
+    barrier: DrainBarrier
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
+class DropLanes:
+    """Forget these lanes, as they are: lost, or at their end with nothing left."""
+
+    lanes: tuple[LaneId, ...]
+    reason: CloseReason
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Stop the sink and end the thread. The lanes have been stopped before."""
+
+    cause: StopCause
+
+
+Command: TypeAlias = AddLanes | StopLanes | DropLanes | Finish
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """A batch goes to the sink. Sent before its `Acked`."""
+
+    lane: LaneId
+    sequence: int
+    next_offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class Acked:
+    """The batch is durable, or every record of it ended in another counted outcome."""
+
+    lane: LaneId
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """The sink was asked for the position that it holds for a lane."""
+
+    lane: LaneId
+    stored: StoredPosition | None
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The sink refused a lane's batch, since another owner has claimed its partition. The pipeline has forgotten it."""
+
+    lane: LaneId
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The pipeline cannot go on. It still answers at barriers, and to `Finish`."""
+
+    pipeline: int
+    error: FatalError
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The thread has ended and the sink is closed."""
+
+    pipeline: int
+
+
+Report: TypeAlias = Delivered | Acked | Claimed | Refused | Failed | Finished
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """A transient error that is being retried, for the status."""
+
+    failures: int
+    error: str
+    at: float  # of the next try, time.monotonic()

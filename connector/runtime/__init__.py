@@ -1,0 +1,1 @@
+"""Around the data path: the main loop, drains, shutdown, and the status it shows."""

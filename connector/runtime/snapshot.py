@@ -1,0 +1,121 @@
+"""Makes the status snapshot and the gauges from what the controller, the lanes and the pipelines show of themselves.
+
+Called by the controller, a few times a second; the admin thread reads the result.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from connector.telemetry.status import LaneState, LaneStatus, PipelineStatus, RunState, Status
+
+if TYPE_CHECKING:
+    from connector.lane.lane import Lane
+    from connector.pipeline.messages import Retry
+    from connector.pipeline.worker import Pipeline
+    from connector.runtime.controller import Controller
+    from connector.telemetry.metrics import Metrics
+
+
+class StatusBoard:
+    """Holds the newest snapshot; `latest` is replaced as a whole."""
+
+    def __init__(self, group_id: str, metrics: Metrics) -> None:
+        self._group_id = group_id
+        self._metrics = metrics
+        self.latest = Status(
+            RunState.STARTING, is_ready=False, reason="starting", group_id=group_id, group_protocol="", epoch=0
+        )
+
+    def publish(self, controller: Controller) -> None:
+        """Take a new snapshot."""
+        now = time.monotonic()
+        lanes = tuple(_lane_status(controller, lane, now) for lane in controller.lanes.values())
+        pipelines = tuple(_pipeline_status(controller, pipeline) for pipeline in controller.pipelines)
+        state = controller.state
+        is_ready, reason = _readiness(controller, state, pipelines)
+        self.latest = Status(
+            state=state,
+            is_ready=is_ready,
+            reason=reason,
+            group_id=self._group_id,
+            group_protocol=controller.source.protocol,
+            epoch=controller.checkpointer.epoch,
+            lanes=lanes,
+            pipelines=pipelines,
+            missing_topics=tuple(controller.source.missing_topics),
+            last_error=str(controller.error) if controller.error else None,
+            controller_seen=now,
+            source_seen=controller.source.seen,
+        )
+        self._measure(state, is_ready=is_ready, lanes=lanes)
+
+    def _measure(self, state: RunState, *, is_ready: bool, lanes: tuple[LaneStatus, ...]) -> None:
+        metrics = self._metrics
+        metrics.set_state(state)
+        metrics.ready.set(is_ready)
+        metrics.assigned_lanes.set(len(lanes))
+        metrics.paused_lanes.set(sum(lane.state in (LaneState.PAUSED, LaneState.RETRYING) for lane in lanes))
+        metrics.inflight_bytes.set(sum(lane.held_bytes for lane in lanes))
+        for lane in lanes:
+            metrics.watermark_age_seconds.labels(lane.topic, lane.partition).set(lane.watermark_age_seconds or 0.0)
+            if lane.committed is not None:
+                metrics.committed_position.labels(lane.topic, lane.partition).set(lane.committed)
+
+
+def _readiness(controller: Controller, state: RunState, pipelines: tuple[PipelineStatus, ...]) -> tuple[bool, str]:
+    """Ready means that it consumes, or would as soon as there is something: member of the group, every sink open."""
+    if state is not RunState.RUNNING:
+        waits = "waits for the group's first assignment" if state is RunState.STARTING else state.value
+        missing = controller.source.missing_topics
+        return False, f"{waits}; missing topics: {', '.join(missing)}" if missing else waits
+    closed = [pipeline for pipeline in pipelines if not pipeline.is_open]
+    if closed:
+        return False, f"the sink of pipeline {closed[0].pipeline} is not open: {closed[0].last_error or 'opening'}"
+    return True, "consuming" if controller.lanes else "stands by: the group has no partition for this member"
+
+
+def _lane_status(controller: Controller, lane: Lane, now: float) -> LaneStatus:
+    pipeline = controller.owners[lane.id]
+    retry = controller.pipelines[pipeline].retries.get(lane.id)
+    watermark = controller.checkpointer.watermarks([lane.id]).get(lane.partition_id)
+    committed, end, end_seen = lane.committed, lane.end_offset, lane.end_seen
+    return LaneStatus(
+        lane=lane.id,
+        topic=lane.topic,
+        partition=lane.partition,
+        pipeline=pipeline,
+        state=_lane_state(lane, retry, has_started=watermark is not None),
+        watermark=watermark,
+        committed=committed,
+        end_offset=end,
+        lag=max(0, end - committed) if end is not None and committed is not None else None,
+        lag_age_seconds=None if end_seen is None else now - end_seen,
+        held_bytes=lane.held_bytes,
+        watermark_age_seconds=controller.checkpointer.watermark_age(lane.id, now),
+        attempts=retry.failures if retry else 0,
+        last_error=retry.error if retry else None,
+        next_try_seconds=max(0.0, retry.at - now) if retry else None,
+    )
+
+
+def _lane_state(lane: Lane, retry: Retry | None, *, has_started: bool) -> LaneState:
+    if lane.is_closed:
+        return LaneState.DRAINING
+    if retry is not None:
+        return LaneState.RETRYING
+    if not has_started:
+        return LaneState.STARTING
+    return LaneState.PAUSED if lane.is_paused else LaneState.FLOWING
+
+
+def _pipeline_status(controller: Controller, pipeline: Pipeline) -> PipelineStatus:
+    retry = pipeline.open_retry
+    return PipelineStatus(
+        pipeline=pipeline.number,
+        lanes=sum(owner == pipeline.number for owner in controller.owners.values()),
+        is_open=pipeline.is_open,
+        attempts=retry.failures if retry else 0,
+        last_error=retry.error if retry else None,
+    )

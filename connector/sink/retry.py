@@ -1,0 +1,30 @@
+"""How long to wait before the next try: capped exponential backoff with jitter. Pure, but for the jitter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tenacity import RetryCallState, wait_exponential, wait_random
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Delays of a retry; seconds. The jitter takes up to a fifth away, so that copies do not try in step.
+
+    `limit` is the number of tries after which the error is fatal; None: never.
+    """
+
+    initial: float = 0.1
+    maximum: float = 30.0
+    limit: int | None = None
+
+    def delay(self, failures: int) -> float:
+        """Return how long to wait after so many failures in a row, at least 1."""
+        state = RetryCallState(retry_object=None, fn=None, args=(), kwargs={})  # type: ignore[arg-type]  # only the number is read
+        state.attempt_number = failures
+        delay = wait_exponential(multiplier=self.initial, max=self.maximum)(state)
+        return delay * (1 - wait_random(0, 0.2)(state))
+
+    def is_exhausted(self, failures: int) -> bool:
+        """Whether the limit is reached."""
+        return self.limit is not None and failures >= self.limit

@@ -1,0 +1,153 @@
+"""What the cluster says of the subscribed topics: ids, partition counts, which are missing.
+
+An own thread asks at start and every 30 seconds, since an unknown topic in a subscription is not reported at all under
+the consumer protocol (KIP-848). The admin client has no gate, so the consumer thread may ask here as well, inside a
+rebalance callback too.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
+
+from connector.api.errors import AuthenticationError, FatalError
+from connector.source.client_errors import fatal_error
+from connector.source.position import TopicFacts
+from connector.telemetry.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+log = get_logger(__name__)
+
+_REFRESH_SECONDS = 30.0
+_RETRY_SECONDS = 1.0
+_REQUEST_SECONDS = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """The subscribed topics at one moment. `denied` holds those that we may not describe."""
+
+    topics: Mapping[str, TopicFacts] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+    denied: tuple[str, ...] = ()
+    brokers: int = 1
+
+
+def matches(subscription: Sequence[str], topic: str) -> bool:
+    """Whether a topic is subscribed, by name or by a pattern that begins with `^`."""
+    return any(re.search(entry, topic) if entry.startswith("^") else entry == topic for entry in subscription)
+
+
+class Cluster:
+    """Watches the subscribed topics. `view` is replaced as a whole by the watching thread; anybody may read it."""
+
+    def __init__(self, properties: Mapping[str, Any], subscription: Sequence[str]) -> None:
+        callbacks: dict[str, Any] = {"error_cb": self._on_error}
+        self._admin = AdminClient({**properties, **callbacks})
+        self._subscription = tuple(subscription)
+        self._stop = threading.Event()
+        self._asked_for_ids = threading.Event()  # the first question for topic ids is answered, well or not
+        self._has_ids = True
+        self.view: ClusterView | None = None
+        self.failure: FatalError | None = None  # the credentials are wrong
+        self.last_error = "no answer yet"
+        self._thread = threading.Thread(target=self._run, name="cluster", daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop watching; the thread ends by itself after the request that it is in."""
+        self._stop.set()
+
+    def facts(self, topics: Sequence[str], timeout: float) -> dict[str, TopicFacts]:
+        """Return fresh facts of these topics, within `timeout` seconds; topics that do not exist are left out.
+
+        Raises:
+            KafkaException: The cluster did not answer.
+        """
+        deadline = time.monotonic() + timeout
+        self._asked_for_ids.wait(timeout)
+        left = max(0.1, deadline - time.monotonic())
+        if not topics:
+            return {}
+        if self._has_ids:
+            return self._described(topics, left)
+        listed = self._admin.list_topics(timeout=left).topics
+        return {name: TopicFacts(len(listed[name].partitions)) for name in topics if name in listed}
+
+    def _described(
+        self, topics: Sequence[str], timeout: float, denied: list[str] | None = None
+    ) -> dict[str, TopicFacts]:
+        # Described, not listed by name: a listing through this client would create a topic that does not exist.
+        answers = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=timeout)
+        found: dict[str, TopicFacts] = {}
+        for name, answer in answers.items():
+            try:
+                described = answer.result(timeout + 1)
+            except KafkaException as error:
+                if denied is not None and error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    denied.append(name)
+                elif error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise
+            else:
+                found[name] = TopicFacts(len(described.partitions), str(described.topic_id))
+        return found
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._look()
+                pause = _REFRESH_SECONDS
+            except KafkaException as error:
+                log.debug("cluster_not_reached", error=error.args[0].str())
+                pause = _RETRY_SECONDS
+            self._admin.poll(0)  # serves _on_error
+            self._stop.wait(pause)
+
+    def _on_error(self, error: KafkaError) -> None:
+        self.last_error = f"{error.name()}: {error.str()}"
+        failure = fatal_error(error.name(), error.str())
+        if isinstance(failure, AuthenticationError):
+            self.failure = failure
+
+    def _look(self) -> None:
+        listed = self._admin.list_topics(timeout=_REQUEST_SECONDS)
+        brokers = len(listed.brokers)
+        named = [entry for entry in self._subscription if not entry.startswith("^")]
+        absent = [name for name in named if name not in listed.topics]
+        facts = {
+            name: TopicFacts(len(topic.partitions))
+            for name, topic in listed.topics.items()
+            if matches(self._subscription, name)
+        }
+        if self.view is None or not self._has_ids:
+            # Counts are there at once; the ids may take until a time-out, where there are none.
+            self.view = ClusterView(facts, tuple(absent), (), brokers)
+        denied: list[str] = []
+        try:
+            described = self._described([*facts, *absent], _REQUEST_SECONDS, denied) if facts or absent else {}
+            self._has_ids = True
+            self.view = ClusterView(
+                facts | described, tuple(name for name in absent if name not in denied), tuple(denied), brokers
+            )
+        except KafkaException as error:
+            if self._has_ids:
+                log.warning(
+                    "topic_ids_unavailable",
+                    error=error.args[0].str(),
+                    meaning="a topic that is deleted and made again is not noticed until the cluster gives topic ids",
+                )
+            self._has_ids = False
+            self.view = ClusterView(facts, tuple(absent), (), brokers)
+        finally:
+            self._asked_for_ids.set()

@@ -1,0 +1,364 @@
+"""The rebalance callbacks: what happens, in which order, when partitions come, leave or are lost.
+
+Every method runs on the consumer thread; the callbacks inside `poll`, `consume` or `close`. When `on_revoke` returns,
+the client gives the partitions up by itself, so the drain and the commit belong inside. Callbacks never raise: an
+exception would come out of `consume()` as an unrelated SystemError. What goes wrong is handed to `fail`.
+
+A revocation is close, drain, commit, fence, drop, finish, in this order (INV-5). Lost means fenced at once (INV-6).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
+
+from connector.api.barrier import DrainBarrier
+from connector.api.errors import FatalError, InvariantError
+from connector.api.source_event import CommitResult, LanesAdded, LanesAssigned, LanesRevoked, RevokeReason
+from connector.commit.outcome import Outcome, error_for, outcome_of
+from connector.lane.lane import Chunk, Lane
+from connector.source.assignment import Assignment, Held, Wait
+from connector.source.position import Cause, encode_metadata
+from connector.telemetry.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from connector.api.sink import StoredPosition
+    from connector.api.source_event import SourceEvent
+    from connector.api.types import Offset, PartitionId
+    from connector.source.assignment import Key
+    from connector.source.client import KafkaClient
+    from connector.source.position import TopicFacts
+    from connector.source.starts import Found, Starts
+    from connector.telemetry.metrics import Metrics
+
+log = get_logger(__name__)
+
+_RETRY_SECONDS = 1.0
+_COMMIT_TRIES = 3
+_COMMIT_RETRY_SECONDS = 0.2
+
+
+class Rebalance:
+    """Turns the client's callbacks into lanes and source events.
+
+    Args:
+        assignment: The lanes held now.
+        starts: Finds where lanes start.
+        emit: Takes a source event for the controller.
+        report: Takes the result of a synchronous commit.
+        fail: Takes the error that ends the process.
+        metrics: Counts rebalances, drains and starts.
+        asks_sink: The sink holds positions, so each lane waits until its pipeline has asked for its own.
+        drain_timeout: How long a revocation waits for the sinks, in seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        assignment: Assignment,
+        starts: Starts,
+        emit: Callable[[SourceEvent[Lane]], None],
+        report: Callable[[CommitResult], None],
+        fail: Callable[[FatalError], None],
+        metrics: Metrics,
+        asks_sink: bool,
+        drain_timeout: float,
+    ) -> None:
+        self.assignment = assignment
+        self.is_closing = False
+        self.has_joined = False  # an assignment, perhaps an empty one, has come since the client was made or lost all
+        self.ends: Mapping[Key, Offset] | None = None  # of a bounded run
+        self.number = 0  # of the rebalance served last
+        self.is_eager = False  # the assignor gives the whole set anew at each rebalance (`range`, `roundrobin`)
+        self._starts = starts
+        self._emit = emit
+        self._report = report
+        self._fail = fail
+        self._metrics = metrics
+        self._asks_sink = asks_sink
+        self._drain_timeout = drain_timeout
+
+    # Callbacks of the client.
+
+    def on_assign(self, client: KafkaClient, partitions: Sequence[TopicPartition]) -> None:
+        """Partitions came: the full new set (eager), or more (cooperative, KIP-848); an empty list is common."""
+        try:
+            self._assigned(client, [(partition.topic, partition.partition) for partition in partitions])
+        except FatalError as error:
+            self._fail(error)
+        except Exception as error:  # noqa: BLE001 - a callback must not raise; the error ends the process
+            self._fail(_bug("on_assign", error))
+
+    def on_revoke(self, client: KafkaClient, partitions: Sequence[TopicPartition]) -> None:
+        """Partitions leave and we still own them: drain, then commit. Partitions that we do not hold are not ours to
+        answer for, and the client answers an empty list or an error event by itself."""
+        try:
+            self.number += 1
+            leaving = self._known(partitions)
+            if leaving and not self.is_closing:
+                self.release(client, leaving)
+                log.info("lanes_revoked", rebalance=self.number, lanes=_names(leaving))
+        except Exception as error:  # noqa: BLE001 - a callback must not raise; the error ends the process
+            self._fail(_bug("on_revoke", error))
+
+    def on_lost(self, client: KafkaClient, partitions: Sequence[TopicPartition]) -> None:
+        """Partitions are somebody else's already."""
+        try:
+            self.number += 1
+            gone = self._known(partitions)
+            if gone:
+                self.abandon(client, gone)
+                log.warning("lanes_lost", rebalance=self.number, lanes=_names(gone))
+            self.has_joined = bool(len(self.assignment))
+        except Exception as error:  # noqa: BLE001 - a callback must not raise; the error ends the process
+            self._fail(_bug("on_lost", error))
+
+    # Steps.
+
+    def release(self, client: KafkaClient, leaving: Sequence[Held]) -> None:
+        """Close, drain, commit, fence, drop. Blocks up to the drain timeout and a synchronous commit."""
+        started = time.monotonic()
+        for held in leaving:
+            held.lane.close()
+        barrier = DrainBarrier(parties=len(leaving) + 1)
+        self._emit(LanesRevoked(tuple(held.lane.id for held in leaving), barrier))
+        is_drained = barrier.wait(self._drain_timeout)
+        self._metrics.drain_seconds.observe(time.monotonic() - started)
+        if not is_drained:
+            self._metrics.drains.labels("timed_out").inc()
+            log.warning(
+                "drain_timed_out",
+                lanes=_names(leaving),
+                missing=barrier.remaining,
+                seconds=self._drain_timeout,
+                meaning="what was not durable by now is not committed; the next owner reads it again",
+            )
+        # Commit before the lanes are dropped and the callback returns: afterwards the generation is stale (INV-5).
+        self.commit_now(client, barrier.positions)
+        self._drop(client, leaving)
+        barrier.settle()
+
+    def abandon(self, client: KafkaClient, gone: Sequence[Held]) -> None:
+        """Fence and drop at once: no drain, no commit, no waiting (INV-6)."""
+        self._drop(client, gone)
+        self._metrics.rebalances.labels("lost").inc()
+        self._emit(LanesRevoked(tuple(held.lane.id for held in gone), DrainBarrier(0), RevokeReason.LOST))
+
+    def begin(self, client: KafkaClient, keys: Sequence[Key], starts: Mapping[Key, Offset]) -> list[Held]:
+        """Make lanes for partitions that the client is about to be given, or has; `starts` are decided already."""
+        # The sink is asked first, by the lane's pipeline; what the group says is read when the answer has come.
+        undecided = [] if self._asks_sink else [key for key in keys if key not in starts]
+        found = self._find(client, undecided, {})
+        lanes: list[Held] = []
+        for key in keys:
+            facts = self._facts(key, found)
+            held = self.assignment.mint(key, facts, awaits_sink=self._asks_sink)
+            held.start = starts.get(key)
+            if self._asks_sink:
+                held.wait = Wait.SINK
+            elif held.start is not None:
+                self.start(held, held.start, Cause.RESTARTED)
+            elif key in found:
+                held.lane.committed = found[key].committed
+                self.start(held, found[key].start, found[key].cause)
+            else:
+                held.wait = Wait.POSITION
+                held.retry_at = time.monotonic() + _RETRY_SECONDS
+            lanes.append(held)
+        return lanes
+
+    def start(self, held: Held, start: Offset, cause: Cause) -> None:
+        """Let a lane flow from here. The position goes through the lane like records do, so that it is committed when
+        it is not yet: a `latest` start is pinned before the first record comes."""
+        held.wait = None
+        held.lane.awaits_sink = False
+        held.next_offset = start
+        held.end = None if self.ends is None else self.ends.get(held.key, _ZERO)
+        held.is_ended = held.end is not None and start >= held.end
+        held.lane.put(Chunk([], start, is_last=held.is_ended))
+        self._metrics.starts.labels(cause.value).inc()
+        log.debug(
+            "lane_starts", lane=held.lane.id, topic=held.key[0], partition=held.key[1], at=start, cause=cause.value
+        )
+
+    def find_again(self, client: KafkaClient, waiting: Mapping[Key, StoredPosition | None]) -> None:
+        """Decide the starts of lanes that waited for the sink's answer or for the group's position, and let them flow.
+
+        Lanes of partitions whose read fails go on waiting.
+        """
+        lanes = [held for key in waiting if (held := self.assignment.get(*key)) is not None]
+        stored = {key: position for key, position in waiting.items() if position is not None}
+        found = self._find(client, [held.key for held in lanes], stored)
+        ready: list[Held] = []
+        for held in lanes:
+            answer = found.get(held.key)
+            if answer is None:
+                held.wait = Wait.POSITION
+                held.retry_at = time.monotonic() + _RETRY_SECONDS
+                continue
+            held.facts = answer.facts
+            held.lane.topic_id = answer.facts.topic_id
+            held.lane.committed = answer.committed
+            start, cause = (answer.start, answer.cause) if held.start is None else (held.start, Cause.RESTARTED)
+            self.start(held, start, cause)
+            ready.append(held)
+        self.point(client, ready)
+
+    def replace(self, client: KafkaClient, leaving: Sequence[Held], starts: Mapping[Key, Offset]) -> None:
+        """Bring partitions that are ours back as new lanes, after their old lanes were released or abandoned."""
+        keys = [held.key for held in leaving]
+        lanes = self.begin(client, keys, starts)
+        self._emit(LanesAdded(tuple(held.lane for held in lanes)))
+        self.point(client, lanes)
+
+    def point(self, client: KafkaClient, lanes: Sequence[Held]) -> None:
+        """Let the client fetch these lanes from their next offset, or not at all while they wait.
+
+        Re-assigning gives the first record after a millisecond or two, where a plain resume can cost a second. Eager
+        groups know only the whole set.
+        """
+        if not lanes:
+            return
+        targets = [_target(held) for held in lanes]
+        client.resume([TopicPartition(*held.key) for held in lanes])
+        if self.is_eager:
+            client.assign([_target(held) for held in self.assignment])
+            self._pause(client, self.assignment)
+        else:
+            client.incremental_unassign([TopicPartition(*held.key) for held in lanes])
+            client.incremental_assign(targets)
+            self._pause(client, lanes)
+
+    def commit_now(self, client: KafkaClient, positions: Mapping[PartitionId, Offset]) -> None:
+        """Commit synchronously, and report it. Only positions above the committed ones of lanes that are held."""
+        wanted: dict[Key, tuple[Held, PartitionId, Offset]] = {}
+        for partition, position in positions.items():
+            held = self.assignment.by_partition(partition)
+            if held is not None and (held.lane.committed is None or position > held.lane.committed):
+                wanted[held.key] = (held, partition, position)
+        for attempt in range(1, _COMMIT_TRIES + 1):
+            if not wanted:
+                return
+            errors = self._try_commit(client, wanted)
+            committed = {entry[1]: entry[2] for key, entry in wanted.items() if key not in errors}
+            for key, (held, _, position) in wanted.items():
+                if key not in errors:
+                    held.lane.committed = position
+            failed = {wanted[key][1]: code for key, code in errors.items()}
+            self._report(CommitResult(committed, failed, synchronous=True))
+            outcomes = {key: outcome_of(code) for key, code in errors.items()}
+            for key, outcome in outcomes.items():
+                log.warning("commit_failed", topic=key[0], partition=key[1], code=errors[key], outcome=outcome.value)
+                if (error := error_for(errors[key])) is not None:
+                    self._fail(error)
+            wanted = {key: entry for key, entry in wanted.items() if outcomes.get(key) is Outcome.RETRY}
+            if wanted and attempt < _COMMIT_TRIES:
+                time.sleep(_COMMIT_RETRY_SECONDS)
+
+    # Parts of the steps.
+
+    def _assigned(self, client: KafkaClient, keys: list[Key]) -> None:
+        self.number += 1
+        if self.is_closing:  # an eager group can assign once more while others leave too; nothing is read any more
+            self._give(client, [TopicPartition(topic, partition, OFFSET_END) for topic, partition in keys])
+            client.pause([TopicPartition(*key) for key in keys])
+            return
+        stale = list(self.assignment) if self.is_eager else [h for k in keys if (h := self.assignment.get(*k))]
+        if stale:  # no revocation came before: they may have been anybody's meanwhile
+            self.abandon(client, stale)
+        is_full_set = self.is_eager or not self.has_joined
+        self.has_joined = True
+        try:
+            lanes = self.begin(client, keys, {})
+        except FatalError:
+            self._give(client, [])
+            raise
+        self._give(client, [_target(held) for held in lanes])
+        client.resume([TopicPartition(*held.key) for held in lanes])  # a pause outlives revocation and return
+        self._pause(client, lanes)
+        granted = tuple(held.lane for held in lanes)
+        self._metrics.rebalances.labels("assigned" if is_full_set else "added").inc()
+        self._emit(LanesAssigned(granted) if is_full_set else LanesAdded(granted))
+        log.info("lanes_assigned", rebalance=self.number, full_set=is_full_set, lanes=_names(lanes))
+
+    def _give(self, client: KafkaClient, targets: list[TopicPartition]) -> None:
+        if self.is_eager:
+            client.assign(targets)
+        else:
+            client.incremental_assign(targets)
+
+    def _pause(self, client: KafkaClient, lanes: Iterable[Held]) -> None:
+        """Pause what must not flow now. Only reasons of this moment count, none is remembered."""
+        stopped = [TopicPartition(*held.key) for held in lanes if not held.is_flowing]
+        if stopped:
+            client.pause(stopped)
+
+    def _find(self, client: KafkaClient, keys: Sequence[Key], stored: Mapping[Key, StoredPosition]) -> dict[Key, Found]:
+        if not keys:
+            return {}
+        try:
+            return self._starts.find(client, keys, stored)
+        except KafkaException as error:
+            log.warning(
+                "positions_not_read",
+                error=error.args[0].str(),
+                lanes=[f"{topic}[{partition}]" for topic, partition in keys],
+                meaning="the lanes wait and the positions are read again",
+            )
+            return {}
+
+    def _facts(self, key: Key, found: Mapping[Key, Found]) -> TopicFacts:
+        return found[key].facts if key in found else self._starts.known_facts(*key)
+
+    def _known(self, partitions: Sequence[TopicPartition]) -> list[Held]:
+        lanes = (self.assignment.get(partition.topic, partition.partition) for partition in partitions)
+        return [held for held in lanes if held is not None]
+
+    def _drop(self, client: KafkaClient, lanes: Sequence[Held]) -> None:
+        # The client would keep a pause beyond the revocation, and the partition could come back paused.
+        paused = [TopicPartition(*held.key) for held in lanes if not held.is_flowing]
+        if paused:
+            client.resume(paused)
+        for held in lanes:
+            held.lane.fence()
+            self.assignment.drop(held)
+            self._metrics.drop_partition(*held.key)
+
+    def _try_commit(
+        self, client: KafkaClient, wanted: Mapping[Key, tuple[Held, PartitionId, Offset]]
+    ) -> dict[Key, str]:
+        """Commit once; return the error code of each partition that failed."""
+        offsets = [commit_entry(held, position) for held, _, position in wanted.values()]
+        try:
+            answers = client.commit(offsets=offsets, asynchronous=False) or []
+        except KafkaException as error:
+            return dict.fromkeys(wanted, error.args[0].name())
+        return {(answer.topic, answer.partition): answer.error.name() for answer in answers if answer.error is not None}
+
+
+def commit_entry(held: Held, position: Offset) -> TopicPartition:
+    """Return what is committed for a lane: the position, and the facts of its topic as metadata."""
+    return TopicPartition(held.key[0], held.key[1], position, encode_metadata(held.facts))
+
+
+_ZERO: Offset = 0  # type: ignore[assignment]  # a partition that was created after the start of a bounded run ends at 0
+
+
+def _target(held: Held) -> TopicPartition:
+    # A placeholder at the end avoids an offset look-up for a lane that waits; it is paused, so nothing is fetched.
+    offset = OFFSET_END if held.next_offset is None or held.wait is not None else held.next_offset
+    return TopicPartition(held.key[0], held.key[1], offset)
+
+
+def _names(lanes: Sequence[Held]) -> list[str]:
+    return [f"{held.key[0]}[{held.key[1]}]" for held in lanes]
+
+
+def _bug(where: str, error: Exception) -> InvariantError:
+    failure = InvariantError(f"{where} failed: {type(error).__name__}: {error}. This is a bug in Sluiceway.")
+    failure.__cause__ = error
+    return failure
