@@ -296,6 +296,7 @@ def _kafka_in_docker() -> Iterator[str]:
         "listeners": "PLAINTEXT://:9092,BROKER://:9094,CONTROLLER://:9093",
         "advertised.listeners": f"PLAINTEXT://localhost:{port},BROKER://localhost:9094",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "log.dirs": "/tmp/kraft-combined-logs",
         **QUICK_PROPERTIES,
     }
     container = DockerContainer(IMAGE).with_bind_ports(9092, port)
