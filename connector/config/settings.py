@@ -1,0 +1,220 @@
+"""Every setting of the engine: name, type, default, unit and meaning, in one typed and frozen model.
+
+The field `group_id` is `CONNECTOR_GROUP_ID`. The sink's own settings are its own model, and client properties are
+`connector.source.client_config`; `load` reads all three.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import BeforeValidator
+
+from connector.api.settings import Duration, Field, Settings, Size
+from connector.config.display import mask_credentials
+from connector.config.memory import LEAST_BYTES, default_budget_bytes
+from connector.source.client_config import DEFAULT_STRATEGY, AssignmentStrategy, ProtocolChoice, probe_client
+from connector.source.position import Start, StartPolicy, parse_start
+
+PREFIX = "CONNECTOR_"
+_SERVER = re.compile(r"(\w+://)?([^\s:,/\[\]]+|\[[0-9a-fA-F:]+\])(:\d{1,5})?")
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_ADDRESS = re.compile(r"([^\s:\[\]]+|\[[0-9a-fA-F:]+\]):(\d{1,5})")
+
+
+class Address(NamedTuple):
+    """Where a server listens. Port 0 takes a free one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def _split(value: object) -> object:
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+def _servers(value: object) -> object:
+    servers = _split(value)
+    wrong = [server for server in servers if not _SERVER.fullmatch(server)] if isinstance(servers, tuple) else []
+    if wrong or servers == ():
+        raise ValueError(f"has {_named(wrong)}, which is no address; write host:port, or several with commas")
+    return servers
+
+
+def _topics(value: object) -> object:
+    topics = _split(value)
+    wrong = [topic for topic in topics if not _is_topic(topic)] if isinstance(topics, tuple) else []
+    if wrong or topics == ():
+        raise ValueError(
+            f"has {_named(wrong)}, which is neither a topic name (letters, digits, '.', '_', '-') nor a pattern that "
+            "the client takes (begins with ^, an extended regular expression without look-ahead or commas)"
+        )
+    return topics
+
+
+def _is_topic(entry: str) -> bool:
+    if not entry.startswith("^"):
+        return _TOPIC.fullmatch(entry) is not None
+    try:
+        re.compile(entry)
+    except re.error:
+        return False
+    # Both read it: we to tell which topics are missing, the client to subscribe. It has one syntax for both properties.
+    return probe_client({"topic.blacklist": entry}).error is None
+
+
+def _named(entries: list[str]) -> str:
+    return " and ".join(repr(mask_credentials(entry)) for entry in entries) or "nothing in it"
+
+
+def _start(value: object) -> object:
+    return parse_start(value) if isinstance(value, str) else value
+
+
+def _stop(value: object) -> object:
+    if not isinstance(value, str) or value == "end":
+        return value
+    try:
+        time = datetime.fromisoformat(value)
+    except ValueError:
+        raise ValueError("is neither end nor an ISO time such as 2026-01-31T00:00:00Z") from None
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+def _limit(value: object) -> object:
+    return None if value == "none" else value
+
+
+def _lower(value: object) -> object:
+    return value.lower() if isinstance(value, str) else value
+
+
+def _address(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    found = _ADDRESS.fullmatch(value)
+    if not found or int(found[2]) > 65535:
+        raise ValueError("is no address to listen on; write host:port, as in 127.0.0.1:9464 (port 0: a free one)")
+    return Address(found[1].strip("[]"), int(found[2]))
+
+
+StartSetting = Annotated[
+    Start,
+    BeforeValidator(_start),
+    Field(json_schema_extra={"values": "`earliest`, `latest`, `error` or an ISO time"}),
+]
+
+
+class ConnectorSettings(Settings):
+    """The engine's settings. Durations are seconds, sizes bytes, instants aware UTC or as written."""
+
+    bootstrap_servers: Annotated[tuple[str, ...], BeforeValidator(_servers)] = Field(
+        description="Brokers to ask first, as host:port, with commas between them.",
+        json_schema_extra={"values": "list"},
+    )
+    group_id: str = Field(min_length=1, description="Consumer group. Copies with the same one divide the partitions.")
+    topics: Annotated[tuple[str, ...], BeforeValidator(_topics)] = Field(
+        description="Topics, with commas between them. An entry that begins with `^` is a pattern.",
+        json_schema_extra={"values": "list"},
+    )
+    group_protocol: ProtocolChoice = Field(
+        "auto",
+        description="How the group divides partitions. `consumer` is KIP-848; `auto` takes it where the broker has it, "
+        "else `classic`.",
+    )
+    assignment_strategy: AssignmentStrategy = Field(
+        DEFAULT_STRATEGY,
+        description="Under `classic`. `range` and `roundrobin` stop all partitions at every rebalance. Setting it "
+        "makes `auto` choose `classic`.",
+    )
+    start: StartSetting = Field(
+        StartPolicy.EARLIEST, description="Where a group without any position starts. An ISO time without zone is UTC."
+    )
+    start_new_partition: StartSetting = Field(
+        StartPolicy.EARLIEST, description="Where a partition starts that was added while the group had positions."
+    )
+    start_on_expired: StartSetting = Field(
+        StartPolicy.EARLIEST, description="Where a partition starts whose position the cluster has forgotten."
+    )
+    start_on_out_of_range: StartSetting = Field(
+        StartPolicy.EARLIEST, description="Where a partition starts whose position is not in the log any more."
+    )
+    start_on_recreated: StartSetting = Field(
+        StartPolicy.EARLIEST, description="Where the partitions of a topic start that was deleted and made again."
+    )
+    stop: Annotated[Literal["end"] | datetime | None, BeforeValidator(_stop)] = Field(
+        None,
+        description="Makes a bounded run: up to the ends seen at start, or up to a time. Unset: runs until stopped.",
+        json_schema_extra={"values": "`end` or an ISO time"},
+    )
+    startup_timeout: Duration = Field(
+        60.0, gt=0, description="Exit 8 when no cluster was reached by then. Never after the first assignment."
+    )
+    missing_topic: Literal["wait", "fail"] = Field(
+        "wait", description="A named topic that does not exist: wait for it, shown in a metric, or exit 2."
+    )
+    pipelines: int = Field(
+        1, ge=1, le=256, description="Pipeline threads in this process, each with its own sink instance."
+    )
+    batch_rows: int = Field(5000, ge=1, le=10_000_000, description="Most records in a batch.")
+    batch_bytes: Size = Field(8 * 2**20, ge=1, description="Most bytes in a batch.")
+    batch_linger: Duration = Field(
+        0.2,
+        description="How long the first record of a batch waits for more. `0`: not at all.",
+    )
+    memory_budget: Size = Field(
+        default_factory=default_budget_bytes,
+        ge=LEAST_BYTES,
+        description="What records may occupy in memory: the client's prefetch, lane buffers and batches.",
+        json_schema_extra={"unit": "size", "default": "256MiB, or 40 % of the container's memory if that is less"},
+    )
+    commit_interval: Duration = Field(5.0, gt=0, description="Time between periodic commits.")
+    drain_timeout: Duration = Field(
+        20.0,
+        gt=0,
+        description="How long a rebalance waits for records under way. With 60s for the commit it must fit into "
+        "`max.poll.interval.ms`.",
+    )
+    shutdown_timeout: Duration = Field(
+        25.0, gt=0, description="Time for everything at the end: drain, last commit, leaving the group. Then exit 6."
+    )
+    key_format: Literal["bytes", "string", "json"] = Field("bytes", description="What the sink gets as a key.")
+    value_format: Literal["bytes", "string", "json"] = Field("bytes", description="What the sink gets as a value.")
+    tombstones: Literal["write"] = Field(
+        "write", description="Records whose value is null go to the sink as they are; other policies come later."
+    )
+    sink: str = Field("stdout", min_length=1, description="Name of the sink; `connector sinks` lists them.")
+    on_poison: Literal["fail", "skip"] = Field(
+        "fail",
+        description="A record that can never be written: exit 5 before its position is committed, or log, count and "
+        "pass over it.",
+    )
+    retry_limit: Annotated[int | None, BeforeValidator(_limit)] = Field(
+        None,
+        ge=0,
+        description="Retries of one batch after transient errors, then exit 7. `none`: for ever.",
+        json_schema_extra={"values": "whole number or `none`"},
+    )
+    retry_initial: Duration = Field(0.1, gt=0, description="First wait before a retry; it doubles, with jitter.")
+    retry_max: Duration = Field(30.0, gt=0, description="Longest wait before a retry.")
+    admin_address: Annotated[Address, BeforeValidator(_address)] = Field(
+        Address("127.0.0.1", 9464),
+        description="Where `/metrics`, `/livez`, `/readyz` and `/status` are served. Port 0 takes a free one.",
+        json_schema_extra={"values": "host:port"},
+    )
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)] = Field(
+        "info", description="Least level that is logged."
+    )
+    log_format: Literal["auto", "console", "json"] = Field(
+        "auto", description="`auto` is `console` on a terminal, else `json`. Logs go to standard error."
+    )
+
+
+def environment_name(field: str, prefix: str = PREFIX) -> str:
+    """Return the environment variable of a field."""
+    return prefix + field.upper()
