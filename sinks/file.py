@@ -241,7 +241,7 @@ class _LiveFile:
             return None
         return named.st_size if os.path.samestat(named, os.fstat(self._descriptor)) else None
 
-    def append(self, data: bytes) -> None:
+    def append(self, data: bytes | bytearray) -> None:
         """Write and sync, or leave the file as it was."""
         self._cut_torn()
         self._torn_at = os.fstat(self._descriptor).st_size

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_MILLISECONDS = tuple(f".{number:03d}Z" for number in range(1000))
+
 
 def position(batch: Batch, index: int) -> str:
     """Name record `index` of a batch in an error: `orders[3]@42`."""
@@ -101,15 +103,14 @@ def iso_timestamps(batch: Batch) -> list[str | None]:
         if timestamp is None:
             texts.append(None)
             continue
-        second, milliseconds = divmod(timestamp, 1000)
-        text = seconds.get(second)
-        if text is None:
+        second = timestamp // 1000
+        if second not in seconds:
             try:
-                text = seconds[second] = datetime.fromtimestamp(second, UTC).isoformat()[:19]
+                seconds[second] = datetime.fromtimestamp(second, UTC).isoformat()[:19]
             except (ValueError, OverflowError, OSError) as error:
                 raise PoisonError(
                     f"{position(batch, len(texts))} has the timestamp {timestamp} ms, after the year 9999. Its "
                     "producer probably counts in a smaller unit."
                 ) from error
-        texts.append(f"{text}.{milliseconds:03d}Z")
+        texts.append(seconds[second] + _MILLISECONDS[timestamp % 1000])
     return texts

@@ -37,7 +37,7 @@ def test_a_record_has_the_documented_keys_in_order() -> None:
     )
 )
 def test_key_value_and_headers_come_back_byte_for_byte_whatever_they_are(records: list[Record]) -> None:
-    lines = to_lines(make_batch(*records), "record").split(b"\n")
+    lines = bytes(to_lines(make_batch(*records), "record")).split(b"\n")
     assert lines.pop() == b""
     for record, line in zip(records, lines, strict=True):
         read = json.loads(line)
