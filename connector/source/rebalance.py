@@ -202,7 +202,8 @@ class Rebalance:
                 continue
             held.facts = answer.facts
             held.lane.topic_id = answer.facts.topic_id
-            held.lane.committed = answer.committed
+            if held.start is None:
+                held.lane.committed = answer.committed
             start, cause = (answer.start, answer.cause) if held.start is None else (held.start, Cause.RESTARTED)
             self.start(held, start, cause)
             ready.append(held)

@@ -43,7 +43,7 @@ _READ_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Where a lane starts, and its topic. `committed` is the position of the group, None if there is none."""
+    """Where a lane starts, and its topic. `committed` is the position that the group has, None if a policy decides."""
 
     start: Offset
     cause: Cause
@@ -111,7 +111,9 @@ class Starts:
                 start = position
             else:
                 start = self.resolve(client, key, cause, wanted=None, deadline=deadline)
-            found[key] = Found(start, cause, position, facts[topic])
+            # Where a policy decides, an old position says nothing: it may be of another log, and above this one.
+            is_known = cause in (Cause.SINK, Cause.COMMITTED)
+            found[key] = Found(start, cause, position if is_known else None, facts[topic])
         for topic, fact in facts.items():
             if fact.topic_id is not None:
                 self._seen_ids[topic] = fact.topic_id

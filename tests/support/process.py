@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -27,7 +27,9 @@ class ServerFailedError(Exception):
     """A server was there to be used, but did not start or stop; the text ends with its log."""
 
 
-def start_process(command: Sequence[str], *, log: Path, user: str | None = None) -> subprocess.Popen[bytes]:
+def start_process(
+    command: Sequence[str], *, log: Path, user: str | None = None, environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
     """Start a server in the log's folder, both output streams appended to the log, as `user` if one is given.
 
     On Linux it is killed when the thread that called this ends, so call it from one that lives as long as the server.
@@ -39,6 +41,7 @@ def start_process(command: Sequence[str], *, log: Path, user: str | None = None)
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
+            env=environment,
             user=user,
             extra_groups=[] if user else None,
             # One system call, resolved beforehand: safe after a fork. It outlasts a crash of the test run.
