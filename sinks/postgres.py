@@ -74,6 +74,7 @@ _NEW_TYPES = {
 }
 _JSON = ("json", "jsonb")
 _ORDINAL = sql.Identifier(":ordinal")  # no column can be called so, since a colon ends its name in the setting
+_PARAMETERS = "\0"  # stands for them while percent signs in names are doubled; no name can have one
 _CREATE_POSITIONS = sql.SQL(
     "CREATE TABLE IF NOT EXISTS {} (group_id text, topic text, partition integer, next_offset bigint, topic_id text, "
     "owner text NOT NULL, PRIMARY KEY (group_id, topic, partition))"
@@ -112,8 +113,8 @@ def _table_name(template: str, **names: str) -> sql.Identifier:
 
 
 def _check_name(template: str) -> str:
-    if not all(template.split(".")) or template.count(".") > 1:
-        raise ValueError("is not a table name; write table or schema.table")
+    if not all(template.split(".")) or template.count(".") > 1 or "%" in template:
+        raise ValueError("is not a table name; write table or schema.table, without a percent sign")
     return template
 
 
@@ -315,7 +316,8 @@ class PostgresSink(Sink[PostgresSettings]):
         return connection
 
     def _classify(self, error: psycopg.Error, doing: str) -> ConnectorError:
-        text = f"{doing}: PostgreSQL: {self._mask(str(error).strip())}"
+        # The details below the first line quote the whole row.
+        text = f"{doing}: PostgreSQL: {self._mask(error.diag.message_primary or ' '.join(str(error).split()))}"
         state = error.sqlstate
         if state is None:
             return self._classify_without_state(error, text)
@@ -366,7 +368,8 @@ class _Insert:
             ]
             action = sql.SQL("UPDATE SET {}").format(sql.SQL(", ").join(changes)) if changes else sql.SQL("NOTHING")
             statement += sql.SQL(" ON CONFLICT ({}) DO {}").format(_names(layout.keys), action)
-        self.statement = statement
+        arrays = ", ".join(f"%b::{self._array_type(column)}[]" for column in columns)
+        self.statement = sql.SQL(statement.as_string().replace("%", "%%").replace(_PARAMETERS, arrays))
 
     def _rows(self, mode: Mode) -> sql.Composed:
         columns = self._layout.columns
@@ -376,7 +379,7 @@ class _Insert:
                 for number, column in enumerate(columns)
             ),
             _ORDINAL,
-            sql.SQL(", ").join(sql.SQL(f"%b::{self._array_type(column)}[]") for column in columns),
+            sql.SQL(_PARAMETERS),
             sql.SQL(", ").join(sql.Identifier(f"c{number}") for number in range(len(columns))),
             _ORDINAL,
         )
@@ -464,5 +467,6 @@ def _types(connection: psycopg.Connection, table: sql.Identifier) -> dict[str, s
 
 def _create(connection: psycopg.Connection, statement: sql.Composed) -> None:
     # IF NOT EXISTS still fails when another process makes the same table at the same moment; then it is there.
-    with contextlib.suppress(psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable), connection.transaction():
+    made_meanwhile = (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable, psycopg.errors.DuplicateObject)
+    with contextlib.suppress(*made_meanwhile), connection.transaction():
         connection.execute(statement)

@@ -163,6 +163,14 @@ def test_decoded_values_fit_bytea_text_and_json_columns(
     ]
 
 
+def test_any_name_can_be_a_column(make_sink: Callable[..., PostgresSink], database: psycopg.Connection[Any]) -> None:
+    name = 'rate % %s {} "x"'
+    sink = make_sink(mode="upsert", columns=f"{name}:@offset,v:@value", key_columns=name)
+    sink.write(make_batch(b"1"))
+    sink.write(make_batch(b"2"))
+    assert rows(database, "SELECT * FROM records") == [(10, b"2")]
+
+
 def test_a_large_record_is_written_whole(
     make_sink: Callable[..., PostgresSink], database: psycopg.Connection[Any]
 ) -> None:
@@ -248,10 +256,12 @@ def test_a_timestamp_that_the_server_cannot_hold_is_poison(make_sink: Callable[.
         make_sink().write(make_batch(Record(timestamp_ms=TIMESTAMP_MS * 1_000_000)))
 
 
-def test_a_repeated_key_in_mode_insert_is_poison(make_sink: Callable[..., PostgresSink]) -> None:
+def test_a_repeated_key_in_mode_insert_is_poison_and_the_error_quotes_no_row(
+    make_sink: Callable[..., PostgresSink],
+) -> None:
     sink = make_sink(mode="insert")
     sink.write(make_batch(b"1"))
-    with pytest.raises(PoisonError, match="duplicate key"):
+    with pytest.raises(PoisonError, match=r'unique constraint "records_pkey" \(SQLSTATE 23505\)$'):
         sink.write(make_batch(b"1"))
 
 
