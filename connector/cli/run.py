@@ -87,35 +87,43 @@ def run(env_file: Path | None = None) -> int:
     Raises:
         ConfigError: The settings cannot be used, or the admin address cannot be bound.
     """
-    config = load(os.environ, env_file)
-    configure(config.settings.log_level, config.settings.log_format)
-    parts = assemble(config)
-    admin = AdminServer(
-        str(config.settings.admin_address),
-        status=lambda: parts.board.latest,
-        metrics=parts.metrics,
-        config_view=lambda: {each.name: each.value for each in effective_settings(config)},
-        limits=Limits(drain_seconds=config.settings.drain_timeout),
-    )
-    admin.start()
-    _watch_signals(parts.controller)
-    for note in config.notes:
-        log.info("note", text=note)
-    log.info(
-        "starting", version=__version__, group=config.settings.group_id, sink=config.settings.sink, admin=admin.port
-    )
-    # What exists by now lives until the end. Records are many and short-lived: look for cycles among them less often.
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
-    report = parts.controller.run()
-    admin.stop(_ADMIN_STOP_SECONDS)
-    _tell(report)
+    report = execute(load(os.environ, env_file))
     sys.stdout.flush()
     flush(1.0)
     if not _is_clean(report):
         # A thread may hang in a sink or in the client's close: it must not keep the process (exit code 6).
         os._exit(report.code)
     return report.code
+
+
+def execute(config: Config) -> ExitReport:
+    """Run with this configuration until the end.
+
+    Raises:
+        ConfigError: The admin address cannot be bound.
+    """
+    settings = config.settings
+    configure(settings.log_level, settings.log_format)
+    parts = assemble(config)
+    admin = AdminServer(
+        str(settings.admin_address),
+        status=lambda: parts.board.latest,
+        metrics=parts.metrics,
+        config_view=lambda: {each.name: each.value for each in effective_settings(config)},
+        limits=Limits(drain_seconds=settings.drain_timeout),
+    )
+    admin.start()
+    _watch_signals(parts.controller)
+    for note in config.notes:
+        log.info("note", text=note)
+    log.info("starting", version=__version__, group=settings.group_id, sink=settings.sink, admin_port=admin.port)
+    # What exists by now lives until the end. Records are many and short-lived: look for cycles among them less often.
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+    report = parts.controller.run()
+    admin.stop(_ADMIN_STOP_SECONDS)
+    _tell(report)
+    return report
 
 
 def _is_clean(report: ExitReport) -> bool:
