@@ -6,16 +6,35 @@ fairness (INV-2). `connector.testing.client.FakeClient` is the other implementat
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, overload
 
 from confluent_kafka import TopicPartition
+
+from connector.api.errors import InvariantError
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
 RebalanceCallback: TypeAlias = Callable[[Any, list[TopicPartition]], None]
 """The first argument is the client itself, whose exact type the client library and the fake do not share."""
+
+
+_MAGIC = b"CGMDv2:"  # rd_kafka_consumer_group_metadata_write
+
+
+def generation(client: KafkaClient) -> int:
+    """Return the generation, or member epoch (KIP-848), that the group has given this member; none yet: 0 or less.
+
+    The client tells it nowhere else: under the consumer protocol a member that gets no partition sees no callback, its
+    id is its own from the start, and its state in the statistics stays `init`.
+    """
+    metadata = client.consumer_group_metadata()
+    start = len(_MAGIC)
+    if not metadata.startswith(_MAGIC):
+        raise InvariantError(f"the Kafka client's group metadata has another form: {metadata!r}. This is a bug.")
+    return int.from_bytes(metadata[start : start + 4], sys.byteorder, signed=True)
 
 
 class KafkaClient(Protocol):
@@ -91,8 +110,8 @@ class KafkaClient(Protocol):
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
         """Return the metadata of one topic or all: a `ClusterMetadata`, which the client library does not export."""
 
-    def memberid(self) -> str | None:
-        """Return the member's id, None before it has joined."""
+    def consumer_group_metadata(self) -> bytes:
+        """Return group, generation and member in the client library's own serial form; see `generation`."""
 
     def close(self) -> None:
         """Leave the group; `on_revoke` runs inside."""

@@ -46,6 +46,17 @@ def matches(subscription: Sequence[str], topic: str) -> bool:
     return any(re.search(entry, topic) if entry.startswith("^") else entry == topic for entry in subscription)
 
 
+def client_subscription(subscription: Sequence[str], group_protocol: str) -> list[str]:
+    """Return what the client subscribes to, so that a pattern means the same under each group protocol.
+
+    The classic protocol's client searches a topic's name for the pattern, as `matches` does. Under the consumer
+    protocol the broker matches it, and the whole name at that (KIP-848, RE2J).
+    """
+    if group_protocol == "classic":
+        return list(subscription)
+    return [f"^.*({entry}).*" if entry.startswith("^") else entry for entry in subscription]
+
+
 class Cluster:
     """Watches the subscribed topics. `view` is replaced as a whole by the watching thread; anybody may read it."""
 

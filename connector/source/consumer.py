@@ -26,11 +26,12 @@ from connector.api.errors import (
     UnreachableError,
 )
 from connector.api.settings import format_duration
-from connector.api.source_event import CommitResult, Drained, Idle, SourceEvent
+from connector.api.source_event import CommitResult, Drained, Idle, LanesAssigned, SourceEvent
 from connector.source.assignment import Assignment, Held, Key, Wait
 from connector.source.bounded import BoundedRun, read_ends
+from connector.source.client import generation
 from connector.source.client_errors import fatal_error, lacks_consumer_protocol
-from connector.source.cluster import Cluster, ClusterView
+from connector.source.cluster import Cluster, ClusterView, client_subscription
 from connector.source.commits import Commits
 from connector.source.lookout import Lookout
 from connector.source.position import StartPolicies
@@ -309,7 +310,7 @@ class KafkaSource:
     def _subscribe(self) -> None:
         client, rebalance = self._get_client(), self._rebalance
         client.subscribe(
-            list(self._settings.subscription),
+            client_subscription(self._settings.subscription, self.protocol),
             on_assign=lambda _, partitions: rebalance.on_assign(client, partitions),
             on_revoke=lambda _, partitions: rebalance.on_revoke(client, partitions),
             on_lost=lambda _, partitions: rebalance.on_lost(client, partitions),
@@ -334,6 +335,7 @@ class KafkaSource:
         try:
             self._lookout.look_at_waiting(client)
             self._lookout.look_at_topics(client)
+            self._look_at_membership(client)
             if self._bounded is not None and self._rebalance.ends is not None and self._rebalance.has_joined:
                 self._bounded.look_at_group(client, self._rebalance.ends)
         except KafkaException as error:
@@ -341,6 +343,17 @@ class KafkaSource:
             if fatal_error(code, text) is not None:
                 raise
             log.warning("cluster_read_failed", code=code, error=text)
+
+    def _look_at_membership(self, client: KafkaClient) -> None:
+        """Report an empty lane set for a member that stands by: the consumer protocol calls nothing back when a member
+        has joined and there is no partition for it."""
+        view = self._cluster.view
+        if self._rebalance.has_joined or self.protocol == "classic" or view is None or not view.topics:
+            return
+        if generation(client) > 0:
+            self._rebalance.has_joined = True
+            self._events.put(LanesAssigned(()))
+            log.info("stands_by", reason="the member has joined and the group has no partition for it yet")
 
     def _turn_after_failure(self) -> None:
         """Nothing is read any more; commands are served, and callbacks, while the client still can."""

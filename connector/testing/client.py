@@ -16,6 +16,7 @@ measured, and is held by tests/client against a real broker:
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from bisect import bisect_left
@@ -283,10 +284,11 @@ class FakeClient:
                 }
             return cluster
 
-    def memberid(self) -> str | None:
-        """Return an id once the first assignment has come."""
-        with self._call("memberid"):
-            return "fake-member" if self._is_member else None
+    def consumer_group_metadata(self) -> bytes:
+        """Return the generation within the serial form: 1 while it is a member."""
+        with self._call("consumer_group_metadata"):
+            generation = 1 if self._is_member else -1
+            return b"CGMDv2:" + generation.to_bytes(4, sys.byteorder, signed=True) + b"group\0fake-member\0\1"
 
     def close(self) -> None:
         """Revoke everything, serve what is left of the script, and revoke again."""
