@@ -29,7 +29,7 @@ RECOMMIT_SECONDS = 6 * 3600.0
 _ANSWER_SECONDS = 60.0  # the client gives a commit up after 45 s without a coordinator
 _RETRY_INITIAL_SECONDS = 0.5
 _RETRY_MAX_SECONDS = 30.0
-_WAIT_SECONDS = 60.0  # by then the lane is gone, or it was kept through the rebalance and may commit again
+_WAIT_SECONDS = 60.0  # for the next assignment; then it is tried all the same
 _FINAL_RETRY_SECONDS = 0.5  # at shutdown nothing else will come, so a failed partition is tried again soon
 
 
@@ -41,6 +41,7 @@ class _Partition:
     failures: int = 0  # in a row
     failed_at: float = 0.0
     retry_at: float = 0.0
+    waits: bool = False  # for the next assignment
     chased_until: float | None = None  # end of the tight cadence; None: periodic
 
     def is_behind(self, position: Offset) -> bool:
@@ -52,6 +53,7 @@ class _Partition:
 class _Outstanding:
     awaited: set[PartitionId]
     deadline: float
+    assignment: int  # number of the assignment that it was sent in
 
 
 class CommitSchedule:
@@ -71,6 +73,7 @@ class CommitSchedule:
         self._tight_interval = tight_interval
         self._partitions: dict[PartitionId, _Partition] = {}
         self._outstanding: _Outstanding | None = None
+        self._assignment = 0
         self._tick_at = float("-inf")
         self._sent_at = float("-inf")
 
@@ -90,6 +93,17 @@ class CommitSchedule:
         for partition in partitions:
             self._partitions.pop(partition, None)
             self._stop_awaiting(partition)
+
+    def assigned(self) -> None:
+        """An assignment has come, perhaps an empty one: the member has a new generation.
+
+        Kept lanes that were refused under the old one may commit again, and so may those whose commit is still on its
+        way: its refusal says nothing about the new generation.
+        """
+        self._assignment += 1
+        for state in self._partitions.values():
+            if state.waits:
+                state.waits, state.retry_at = False, 0.0
 
     def chase(self, partitions: Iterable[PartitionId], now: float) -> None:
         """Commit these as soon as they move: at the tight cadence for one interval, then at every `due`.
@@ -150,7 +164,7 @@ class CommitSchedule:
                     "This is a bug in Sluiceway; please report it."
                 )
             state.sent = position
-        self._outstanding = _Outstanding(set(positions), now + _ANSWER_SECONDS)
+        self._outstanding = _Outstanding(set(positions), now + _ANSWER_SECONDS, self._assignment)
         self._sent_at = now
         if now >= self._tick_at:
             self._tick_at = now + self._interval
@@ -158,14 +172,16 @@ class CommitSchedule:
     def settle(self, now: float, committed: Mapping[PartitionId, Offset], failed: Mapping[PartitionId, str]) -> None:
         """Note what became of a commit, the outstanding one, an older one, or a synchronous one of the source.
 
-        A retryable failure is tried again after a backoff from half a second to 30 seconds, any other after a minute
-        unless the partition is forgotten or admitted anew before. Partitions that are gone change nothing (INV-7).
+        A retryable failure is tried again after a backoff from half a second to 30 seconds. Any other waits for the
+        next assignment, a minute at most, unless one has come since it was sent. Partitions that are gone change
+        nothing (INV-7).
 
         Args:
             now: Monotonic seconds.
             committed: Where the group stands now, by partition.
             failed: Name of the error code, by partition. `error_for` tells which of them end the process.
         """
+        sent_in = self._outstanding.assignment if self._outstanding is not None else self._assignment
         for partition, position in committed.items():
             self._stop_awaiting(partition)
             if state := self._partitions.get(partition):
@@ -173,10 +189,13 @@ class CommitSchedule:
                 state.sent = _highest(state.sent, position)
                 state.stands_since = now
                 state.failures = 0
+                state.waits = False
         for partition, code in failed.items():
             self._stop_awaiting(partition)
             if state := self._partitions.get(partition):
-                self._fail(state, now, outcome_of(code))
+                outcome = outcome_of(code)
+                is_outdated = outcome is Outcome.WAIT and sent_in != self._assignment
+                self._fail(state, now, Outcome.RETRY if is_outdated else outcome)
 
     def next_due(self, now: float) -> float:
         """Return when time alone can make something due, not before `now`: call `due` then, and whenever acks came.
@@ -240,6 +259,7 @@ class CommitSchedule:
             backoff = min(_RETRY_MAX_SECONDS, _RETRY_INITIAL_SECONDS * 2 ** min(state.failures - 1, 16))
             state.retry_at = now + backoff
         else:
+            state.waits = True
             state.retry_at = now + _WAIT_SECONDS
 
     def _stop_awaiting(self, partition: PartitionId) -> None:

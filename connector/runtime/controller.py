@@ -130,7 +130,8 @@ class Controller:
         self._next_publish = 0.0
         self._drains: list[Drain] = []
         self._backlog: deque[SourceEvent[Lane]] = deque()  # events that wait until a full lane set can be taken
-        self._admitted: set[PartitionId] = set()
+        self._admitted: set[PartitionId] = set()  # the schedule knows them: their start is known
+        self._commit_ready: set[PartitionId] = set()  # to be chased as soon as the schedule knows them
         self._stage = _Stage.RUNNING
         self._stop_requested = False
         self._cause = StopCause.MANUAL
@@ -170,10 +171,12 @@ class Controller:
         else:
             self._backlog.append(event)
         now = time.monotonic()
+        self._fold_reports()
+        # Before the event: a source settles a revocation and reports the next assignment at once, and those lanes must
+        # be gone by then.
+        self._advance_drains(now)
         while self._backlog and not any(drain.is_own for drain in self._drains):
             self._handle(self._backlog.popleft(), now)
-        self._fold_reports()
-        self._advance_drains(now)
         self._settle_commits(now)
         self._commit(now)
         if self._stop_requested and self._stage is _Stage.RUNNING:
@@ -195,6 +198,7 @@ class Controller:
                 self._assign(event, lanes, now)
             case LanesAdded(lanes):
                 self.has_joined = True
+                self.schedule.assigned()
                 self.checkpointer.add((lane.id, lane.partition_id) for lane in lanes)
                 self._place(lanes)
             case LanesRevoked(lanes, barrier, reason):
@@ -207,7 +211,7 @@ class Controller:
                 pass
             case CommitReady(partitions):
                 log.info("commit_ready", partitions=list(partitions))
-                self.schedule.chase(partitions, now)
+                self._commit_ready.update(partitions)
             case Drained():
                 if self._stage is _Stage.RUNNING:
                     log.info("drained")
@@ -222,6 +226,7 @@ class Controller:
             self._backlog.appendleft(event)
             return
         self.has_joined = True
+        self.schedule.assigned()
         # Trackers are made before any lane reaches a pipeline.
         self.checkpointer.begin_epoch((lane.id, lane.partition_id) for lane in lanes)
         self._place(lanes)
@@ -286,6 +291,7 @@ class Controller:
             if lane is not None:
                 self.schedule.forget([lane.partition_id])
                 self._admitted.discard(lane.partition_id)
+                self._commit_ready.discard(lane.partition_id)
         self.checkpointer.fence(lanes)
         self.checkpointer.drop(lanes)
 
@@ -357,6 +363,10 @@ class Controller:
 
     def _commit(self, now: float) -> None:
         watermarks = self._admit(self.checkpointer.watermarks())
+        # A short partition has ended before the first acknowledgement of its lane.
+        chased = self._commit_ready & self._admitted
+        self._commit_ready -= chased
+        self.schedule.chase(chased, now)
         if self._stage in (_Stage.RUNNING, _Stage.DRAINING):
             due = self.schedule.due(now, watermarks)
         else:

@@ -116,6 +116,25 @@ def test_a_member_that_is_out_does_not_spin_and_a_kept_lane_commits_again_after_
     assert schedule.due(70.0, _at(p=91)) == _at(p=91)
 
 
+def test_a_kept_lane_that_was_refused_commits_again_after_the_next_assignment(schedule: CommitSchedule) -> None:
+    schedule.admit(P, Offset(0))
+    schedule.sent(0.0, {P: Offset(5)})
+    schedule.settle(0.1, {}, {P: "ILLEGAL_GENERATION"})
+    assert schedule.due(6.0, {P: Offset(5)}) == {}
+    schedule.assigned()
+    assert schedule.due(6.1, {P: Offset(5)}) == {P: Offset(5)}
+
+
+def test_a_refusal_of_a_commit_that_was_sent_before_the_assignment_does_not_hold_the_lane(
+    schedule: CommitSchedule,
+) -> None:
+    schedule.admit(P, Offset(0))
+    schedule.sent(0.0, {P: Offset(5)})
+    schedule.assigned()  # a cooperative rebalance that the lane was kept through
+    schedule.settle(0.1, {}, {P: "ILLEGAL_GENERATION"})
+    assert schedule.due(1.0, {P: Offset(5)}) == {P: Offset(5)}
+
+
 def test_one_failed_partition_does_not_hold_the_others(schedule: CommitSchedule) -> None:
     schedule.sent(5.0, _at(p=110, q=110))
     schedule.settle(5.0, _at(q=110), {P: "UNKNOWN_TOPIC_OR_PART"})
