@@ -138,6 +138,7 @@ class Controller:
         self._deadline = 0.0
         self._finished_pipelines: set[int] = set()
         self._was_drained = True
+        self._refused: set[PartitionId] = set()  # their commits will never succeed
         self._uncommitted = 0
 
     @property
@@ -175,7 +176,7 @@ class Controller:
         # Before the event: a source settles a revocation and reports the next assignment at once, and those lanes must
         # be gone by then.
         self._advance_drains(now)
-        while self._backlog and not any(drain.is_own for drain in self._drains):
+        while self._backlog and not self._is_held_back():
             self._handle(self._backlog.popleft(), now)
         self._settle_commits(now)
         self._commit(now)
@@ -186,6 +187,13 @@ class Controller:
         if now >= self._next_publish:
             self._next_publish = now + _PUBLISH_SECONDS
             self._publish(self)
+
+    def _is_held_back(self) -> bool:
+        """Whether a full lane set waits until the lanes of before are drained, and all that follows waits behind it.
+
+        Not while we leave: nothing new is begun then, and a revocation must not wait for lanes that it does not name.
+        """
+        return self._stage is _Stage.RUNNING and any(drain.is_own for drain in self._drains)
 
     def _poll_seconds(self) -> float:
         return _BUSY_POLL_SECONDS if self._drains else _POLL_SECONDS
@@ -220,6 +228,8 @@ class Controller:
                 assert_never(event)
 
     def _assign(self, event: LanesAssigned[Lane], lanes: tuple[Lane, ...], now: float) -> None:
+        if self._stage is not _Stage.RUNNING:  # we are leaving: nothing new is begun
+            return
         if self.lanes:  # the full set replaces lanes that nobody revoked: drain and commit them first
             log.warning("assigned_over_live_lanes", lanes=len(self.lanes))
             self._stop_lanes(tuple(self.lanes), now + self._settings.drain_timeout)
@@ -354,6 +364,7 @@ class Controller:
     def _count_commit(self, result: CommitResult) -> None:
         if result.committed:
             self._metrics.commits.labels("ok", "NO_ERROR").inc()
+        self._refused.update(partition for partition, code in result.failed.items() if error_for(code) is not None)
         for code in sorted(set(result.failed.values())):
             outcome = outcome_of(code)
             self._metrics.commits.labels(outcome.value, code).inc()
@@ -409,7 +420,7 @@ class Controller:
                 if not any(drain.is_own for drain in self._drains):
                     self._stage = _Stage.COMMITTING
             case _Stage.COMMITTING:
-                watermarks = self.checkpointer.watermarks()
+                watermarks = {p: w for p, w in self.checkpointer.watermarks().items() if p not in self._refused}
                 is_late = now >= self._deadline - self._settings.shutdown_timeout * _COMMIT_SHARE / 2
                 if self._drains and not is_late:
                     return
@@ -437,6 +448,9 @@ class Controller:
         )
         for pipeline in self.pipelines:
             pipeline.put(Finish(self._cause))
+        # The pipelines answer no more: a revocation that comes before the source has left is answered here alone.
+        self.lanes.clear()
+        self.owners.clear()
         self.source.close()
         self._stage = _Stage.LEAVING
 

@@ -56,7 +56,7 @@ class Destination:
     """What all sinks of an engine share: what they were told, and how they behave. Any thread may use it.
 
     `events` has (pipeline, event) in order, an `Input` once for each attempt; `written` (topic, partition, offset) of
-    what was made durable; `behave` may raise or wait before that; a closed `gate` hangs every write.
+    what was made durable; `behave` may raise or wait before that; `hang` closes the `gate`.
     """
 
     def __init__(self) -> None:
@@ -66,6 +66,7 @@ class Destination:
         self.behave: Callable[[Batch], None] = lambda _: None
         self.gate = threading.Event()
         self.gate.set()
+        self.hanging_partition: int | None = None
         self.hanging = threading.Semaphore(0)  # released by each write that begins to hang
         self.open_errors: list[Exception] = []
         self.stored: dict[Key, StoredPosition | None] | None = None  # makes the sink one that holds positions
@@ -80,8 +81,9 @@ class Destination:
         """Return the offsets written of one partition, in order."""
         return [offset for topic, partition, offset in list(self.written) if (topic, partition) == key]
 
-    def hang(self) -> None:
-        """Let writes from now on hang."""
+    def hang(self, partition: int | None = None) -> None:
+        """Let writes hang from now on, or those of one partition, until `gate` is set."""
+        self.hanging_partition = partition
         self.gate.clear()
 
     def wait_hanging(self) -> None:
@@ -106,7 +108,7 @@ class RecordingSink(Sink[Settings]):
 
     def write(self, batch: Batch) -> None:
         destination = self._destination
-        if not destination.gate.is_set():
+        if not destination.gate.is_set() and destination.hanging_partition in (None, batch.metadata.partition):
             destination.hanging.release()
             destination.gate.wait(_HANG_SECONDS)
         destination.behave(batch)
