@@ -100,8 +100,14 @@ class Rebalance:
             self.number += 1
             leaving = self._known(partitions)
             if leaving and not self.is_closing:
+                started = time.monotonic()
                 self.release(client, leaving)
-                log.info("lanes_revoked", rebalance=self.number, lanes=_names(leaving))
+                log.info(
+                    "lanes_revoked",
+                    rebalance=self.number,
+                    lanes=_names(leaving),
+                    drain_seconds=round(time.monotonic() - started, 4),
+                )
         except Exception as error:  # noqa: BLE001 - a callback must not raise; the error ends the process
             self._fail(_bug("on_revoke", error))
 
