@@ -74,14 +74,15 @@ def _run(context: typer.Context, env_file: EnvFile = None) -> None:
 
 @app.command("demo")
 def _demo(
-    records: Annotated[int, typer.Option(min=1, help="How many records to produce.")] = 200_000,
-    directory: Annotated[Path | None, typer.Option(help="Where the data goes. Default: a temporary directory.")] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the data afterwards.")] = False,
+    records: Annotated[int, typer.Option(min=1_000, max=500_000, help="How many records to produce.")] = 200_000,
+    directory: Annotated[
+        Path | None, typer.Option(help="Where the data goes, and stays. Default: sluiceway-demo in the current folder.")
+    ] = None,
 ) -> None:
-    """Start a broker inside this process, move records from it, and rebalance meanwhile."""
+    """See it work: an embedded broker, real copies of `connector run`, live rebalances. About 15 seconds."""
     from connector.cli.demo import demo
 
-    raise typer.Exit(demo(records=records, directory=directory, keep=keep))
+    raise typer.Exit(demo(records=records, directory=directory))
 
 
 @app.command("check")
