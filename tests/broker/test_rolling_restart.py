@@ -64,6 +64,7 @@ def test_a_rolling_restart_loses_nothing_and_repeats_nothing(kafka: Kafka, group
         codes = [copy.terminate() for copy in copies]
     verdict = judge(written_to_files(tmp_path.glob("*.jsonl")), ends(kafka, topics))
     assert codes == [0, 0, 0]
+    assert [copy.events("drain_timed_out") for copy in copies] == [[], [], []]
     assert (verdict.lost, dict(verdict.repeated)) == ((), {}), str(verdict)
     assert sampler.samples > 0
     assert sampler.went_back == []
