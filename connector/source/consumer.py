@@ -376,7 +376,12 @@ class KafkaSource:
         first = client.poll(POLL_SECONDS)
         if first is None:
             return False
-        messages = [first, *client.consume(_CONSUME_RECORDS - 1, 0)]
+        lane = self._lane_of(first)
+        messages = client.consume(_CONSUME_RECORDS - 1, 0)
+        # Of lanes that a rebalance inside `consume` replaced, the client purges what it collected there, not what
+        # `poll` gave out before. The new lane starts at or below that record and gets it again, in its place.
+        if self._lane_of(first) is lane:
+            messages.insert(0, first)
         if any(map(Message.error, messages)):
             failed = [message for message in messages if message.error() is not None]
             messages = [message for message in messages if message.error() is None]
@@ -386,6 +391,10 @@ class KafkaSource:
         else:
             self._router.route(client, messages)
         return True
+
+    def _lane_of(self, message: Message) -> Held | None:
+        topic, partition = message.topic(), message.partition()
+        return None if topic is None or partition is None else self._assignment.get(topic, partition)
 
     # Commands.
 

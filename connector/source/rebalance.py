@@ -143,10 +143,12 @@ class Rebalance:
                 seconds=self._drain_timeout,
                 meaning="what was not durable by now is not committed; the next owner reads it again",
             )
-        # Commit before the lanes are dropped and the callback returns: afterwards the generation is stale (INV-5).
-        self.commit_now(client, barrier.positions)
-        self._drop(client, leaving)
-        barrier.settle()
+        try:
+            # Commit before the lanes are dropped and the callback returns: afterwards the generation is stale (INV-5).
+            self.commit_now(client, barrier.positions)
+        finally:  # whatever goes wrong, nobody goes on waiting for this revocation
+            self._drop(client, leaving)
+            barrier.settle()
 
     def abandon(self, client: KafkaClient, gone: Sequence[Held]) -> None:
         """Fence and drop at once: no drain, no commit, no waiting (INV-6)."""
