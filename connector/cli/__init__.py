@@ -5,12 +5,13 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from connector.api.errors import ConfigError, FatalError
+from connector.api.errors import ConfigError, ExitCode, FatalError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,6 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except FatalError as error:
         print(f"connector: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except Exception:  # noqa: BLE001 - whatever it is, it has its own exit code
+        traceback.print_exc()
+        print("connector: this is a bug in Sluiceway; please report it with the lines above.", file=sys.stderr)
+        sys.exit(ExitCode.BUG)
 
 
 def _show_version(wanted: bool) -> None:

@@ -1,8 +1,9 @@
 """What the cluster says of the subscribed topics: ids, partition counts, which are missing.
 
 An own thread asks at start and every 30 seconds, since an unknown topic in a subscription is not reported at all under
-the consumer protocol (KIP-848). The admin client has no gate, so the consumer thread may ask here as well, inside a
-rebalance callback too.
+the consumer protocol (KIP-848). Every 10 seconds it asks for the ends of partitions that the client does not fetch now,
+whose lag would stand still otherwise. The admin client has no gate, so the consumer thread may ask here as well, inside
+a rebalance callback too.
 """
 
 from __future__ import annotations
@@ -11,23 +12,30 @@ import re
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # the library does not say that it exports it
 
 from connector.api.errors import AuthenticationError, FatalError
+from connector.api.types import Offset
 from connector.source.client_errors import fatal_error
 from connector.source.position import TopicFacts
 from connector.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from concurrent.futures import Future
+
+    from connector.source.assignment import Key
+
+T = TypeVar("T")
 
 log = get_logger(__name__)
 
 _REFRESH_SECONDS = 30.0
 _RETRY_SECONDS = 1.0
+_ENDS_SECONDS = 10.0
 _REQUEST_SECONDS = 1.5
 
 
@@ -70,6 +78,8 @@ class Cluster:
         self.view: ClusterView | None = None
         self.failure: FatalError | None = None  # the credentials are wrong
         self.last_error = "no answer yet"
+        self.unfetched: Sequence[Key] = ()  # whose ends are asked for; replaced as a whole by the consumer thread
+        self.ends: Mapping[Key, tuple[Offset, float]] = {}  # last stable offset, and when it was read, time.monotonic()
         self._thread = threading.Thread(target=self._run, name="cluster", daemon=True)
 
     def start(self) -> None:
@@ -104,7 +114,7 @@ class Cluster:
         found: dict[str, TopicFacts] = {}
         for name, answer in answers.items():
             try:
-                described = answer.result(timeout + 1)
+                described = _result(answer, timeout)
             except KafkaException as error:
                 if denied is not None and error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                     denied.append(name)
@@ -115,15 +125,30 @@ class Cluster:
         return found
 
     def _run(self) -> None:
+        next_look = 0.0
         while not self._stop.is_set():
             try:
-                self._look()
-                pause = _REFRESH_SECONDS
+                if time.monotonic() >= next_look:
+                    next_look = time.monotonic() + _RETRY_SECONDS
+                    self._look()
+                    next_look = time.monotonic() + _REFRESH_SECONDS
+                self._read_ends()
             except KafkaException as error:
                 log.debug("cluster_not_reached", error=error.args[0].str())
-                pause = _RETRY_SECONDS
             self._admin.poll(0)  # serves _on_error
-            self._stop.wait(pause)
+            self._stop.wait(min(_ENDS_SECONDS, max(0.0, next_look - time.monotonic())))
+
+    def _read_ends(self) -> None:
+        asked = {TopicPartition(*key): OffsetSpec.latest() for key in self.unfetched}  # type: ignore[no-untyped-call]
+        if not asked:
+            self.ends = {}
+            return
+        answers = self._admin.list_offsets(
+            asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_REQUEST_SECONDS
+        )
+        read = time.monotonic()
+        ends = {where: _result(answer, _REQUEST_SECONDS).offset for where, answer in answers.items()}
+        self.ends = {(where.topic, where.partition): (Offset(end), read) for where, end in ends.items()}
 
     def _on_error(self, error: KafkaError) -> None:
         self.last_error = f"{error.name()}: {error.str()}"
@@ -162,3 +187,15 @@ class Cluster:
             self.view = ClusterView(facts, tuple(absent), (), brokers)
         finally:
             self._asked_for_ids.set()
+
+
+def _result(answer: Future[T], timeout: float) -> T:
+    """Return an answer of the admin client, which gives itself up after `timeout` seconds.
+
+    Raises:
+        KafkaException: An error, or no answer.
+    """
+    try:
+        return answer.result(timeout + 1)
+    except TimeoutError as error:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the admin client did not answer")) from error

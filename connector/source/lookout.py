@@ -108,19 +108,29 @@ class Lookout:
             self._rebalance.replace(client, lanes, starts)
 
     def on_statistics(self, text: str) -> None:
-        """Take the last stable offsets that the fetcher has seen. That of a partition which is not fetched is old, and
-        its time stands still: stale is not zero."""
+        """Take the last stable offsets that the fetcher has seen, and the cluster's for lanes that are not fetched now.
+
+        Each has the time of its measurement: stale is not zero.
+        """
         topics: dict[str, Any] = orjson.loads(text).get("topics", {})
-        now, wall = time.monotonic(), time.time()
+        now = time.monotonic()
+        self._cluster.unfetched = [held.key for held in self._assignment if not held.is_flowing]
+        read = self._cluster.ends
         for held in self._assignment:
-            facts = topics.get(held.key[0], {}).get("partitions", {}).get(str(held.key[1]), {})
-            end = facts.get("ls_offset", -1)
-            if end < 0 or not held.is_flowing:
-                continue
-            held.lane.end_offset, held.lane.end_seen = Offset(end), now
-            if held.lane.committed is not None:
-                self._metrics.lag.labels(*held.key).set(max(0, end - held.lane.committed))
-                self._metrics.lag_updated.labels(*held.key).set(wall)
+            if held.is_flowing:
+                facts = topics.get(held.key[0], {}).get("partitions", {}).get(str(held.key[1]), {})
+                self._measure(held, facts.get("ls_offset", -1), now)
+            elif held.key in read:
+                self._measure(held, *read[held.key])
+
+    def _measure(self, held: Held, end: int, seen: float) -> None:
+        lane = held.lane
+        if end < 0 or (lane.end_seen is not None and seen < lane.end_seen):
+            return
+        lane.end_offset, lane.end_seen = Offset(end), seen
+        if lane.committed is not None:
+            self._metrics.lag.labels(*held.key).set(max(0, end - lane.committed))
+            self._metrics.lag_updated.labels(*held.key).set(time.time() - (time.monotonic() - seen))
 
     def _leave_hole(self, client: KafkaClient, held: Held) -> None:
         """Forward, the lane goes on behind the hole. Backward, its partition needs a new lane, since the positions of a

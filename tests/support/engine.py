@@ -151,6 +151,8 @@ class StubCluster(Cluster):
         self.facts_error = ""
         self.failure = None
         self.last_error = "no answer yet"
+        self.unfetched = ()
+        self.ends = {}
         self.view: ClusterView | None = None
         self._subscription = tuple(subscription)
         self.look()

@@ -193,10 +193,10 @@ def test_demo_gets_its_options(environment: pytest.MonkeyPatch, tmp_path: Path) 
     module.demo = demo  # type: ignore[attr-defined]  # a module made here
     environment.setitem(sys.modules, "connector.cli.demo", module)
     assert exit_code("demo") == 0
-    assert exit_code("demo", "--records", "10", "--keep", "--directory", str(tmp_path)) == 0
+    assert exit_code("demo", "--records", "1000", "--directory", str(tmp_path)) == 0
     assert given == [
-        {"records": 200_000, "directory": None, "keep": False},
-        {"records": 10, "directory": tmp_path, "keep": True},
+        {"records": 200_000, "directory": None},
+        {"records": 1000, "directory": tmp_path},
     ]
 
 
