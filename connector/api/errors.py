@@ -7,6 +7,10 @@ and ends the process with its `exit_code`. The class name is the metric label. S
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class ExitCode(IntEnum):
@@ -33,6 +37,19 @@ class TransientError(ConnectorError):
 
 class PoisonError(ConnectorError):
     """A record that cannot be written however often it is tried: constraint violation, undecodable bytes, too large."""
+
+
+class RecordErrors(ConnectorError):  # noqa: N818 - several errors
+    """Some records of a batch were not written; all others are durable. A sink that knows which ones raises this.
+
+    Args:
+        errors: By index in the batch. Records with a `TransientError` are tried again, alone; one with a `PoisonError`
+            goes by `CONNECTOR_ON_POISON`.
+    """
+
+    def __init__(self, errors: Mapping[int, TransientError | PoisonError]) -> None:
+        super().__init__(f"{len(errors)} record(s) were not written, the first because: {next(iter(errors.values()))}")
+        self.errors = dict(errors)
 
 
 class RefusedError(ConnectorError):

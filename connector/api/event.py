@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from connector.api.batch import Batch, BatchMetadata
     from connector.api.types import LaneId
 
+JsonValue: TypeAlias = "str | int | float | bool | list[JsonValue] | dict[str, JsonValue] | None"
+
 
 class CloseReason(Enum):
     """Why a lane gets no more records."""
@@ -22,6 +24,9 @@ class CloseReason(Enum):
     REVOKED = "revoked"  # another member takes the partition
     LOST = "lost"  # another member has it already; what is not written yet must not be written any more
     END = "end"  # a bounded run reached the partition's end
+    STALLED = (
+        "stalled"  # no records for CONNECTOR_LANE_IDLE_TIMEOUT although there are some; `InputRecovered` may follow
+    )
 
 
 class StopCause(Enum):
@@ -49,10 +54,79 @@ class InputClosed:
 
 
 @dataclass(frozen=True, slots=True)
+class InputRecovered:
+    """A stalled lane has records again; its next `Input` follows."""
+
+    id: LaneId
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFailed:
+    """Something before this sink failed: `source`, a transform by its name, or `pipeline-N`, to its replacement.
+
+    Cannot be lost: it comes before the next `Input`, or before `Stop`.
+    """
+
+    affected_input_ids: tuple[LaneId, ...]
+    error: str
+    source_node_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRestarted:
+    """The replacement of a failed node runs; its lanes come back as new ones, from what is durable."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ParamUpdate:
+    """A runtime parameter was set: checked against the sink's `params_type`, and stored, before this is sent."""
+
+    key: str
+    value: JsonValue
+
+
+@dataclass(frozen=True, slots=True)
+class ParamDeleted:
+    """A runtime parameter was taken back; its default is in force again."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reload:
+    """A plugin is being replaced between batches: the sink (`sink`) or a transform, by its name.
+
+    The instance that is replaced gets it as its last event but `close`. None, which means everything, is refused.
+    """
+
+    operator_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """Something unexpected that ends nothing; worth a line in a log."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """The last event. `close` follows."""
 
     cause: StopCause
 
 
-Event: TypeAlias = Input | InputClosed | Stop
+Event: TypeAlias = (
+    Input
+    | InputClosed
+    | InputRecovered
+    | NodeFailed
+    | NodeRestarted
+    | ParamUpdate
+    | ParamDeleted
+    | Reload
+    | Stop
+    | Error
+)

@@ -14,7 +14,10 @@ from connector.api.event import Event, Input
 from connector.api.settings import Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from connector.api.batch import Batch
+    from connector.api.errors import ConnectorError
     from connector.api.types import LaneId, Offset
 
 S = TypeVar("S", bound=Settings)
@@ -57,6 +60,14 @@ class Sink(Generic[S]):
     """
 
     settings_type: ClassVar[type[Settings]] = Settings
+    params_type: ClassVar[type[Settings] | None] = None
+    """Model of the runtime parameters that this sink takes, a field for each key; None: it takes none."""
+    max_in_flight: ClassVar[int] = 1
+    """Above 1 the sink acknowledges asynchronously: `submit` takes the place of `write`, so many batches at a time."""
+    is_idempotent: ClassVar[bool] = False
+    """Whether a batch that is written again leaves the destination as it was, so that a replay cannot be seen."""
+    deletes: ClassVar[bool] = False
+    """Whether a record without a value (a tombstone) deletes what its key names: `CONNECTOR_TOMBSTONES=delete`."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -74,6 +85,20 @@ class Sink(Generic[S]):
     def write(self, batch: Batch) -> None:
         """Write one batch; returning means that it is durable. The same batch comes again after a `TransientError`."""
         raise TypeError(f"{type(self).__name__} implements neither write nor on_event")
+
+    def submit(self, batch: Batch, done: Callable[[ConnectorError | None], None]) -> None:
+        """Begin to write one batch and return; call `done` once, from any thread, when it is durable or has failed.
+
+        Batches of a lane are submitted in order. An error is what `write` would raise.
+        """
+        raise TypeError(f"{type(self).__name__} allows several batches in flight, but does not implement submit")
+
+    def probe(self) -> None:
+        """Ask whether the destination is there, without writing; raise `TransientError` if it is not.
+
+        Called on the pipeline's thread while the circuit breaker is open, before a batch is risked. By default nothing
+        is asked, and the next batch is the probe.
+        """
 
     def on_event(self, event: Event) -> None:
         """Take one event. By default `Input` goes to `write` and the others are ignored."""
