@@ -24,9 +24,7 @@ class CloseReason(Enum):
     REVOKED = "revoked"  # another member takes the partition
     LOST = "lost"  # another member has it already; what is not written yet must not be written any more
     END = "end"  # a bounded run reached the partition's end
-    STALLED = (
-        "stalled"  # no records for CONNECTOR_LANE_IDLE_TIMEOUT although there are some; `InputRecovered` may follow
-    )
+    STALLED = "stalled"  # no records for CONNECTOR_LANE_IDLE_TIMEOUT although there are some; it may recover
 
 
 class StopCause(Enum):

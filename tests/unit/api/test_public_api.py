@@ -8,9 +8,11 @@ from connector.api import errors
 
 PUBLIC = {
     "AuthenticationError", "Batch", "BatchMetadata", "CloseReason", "ConfigError", "ConnectorError", "Duration",
-    "Epoch", "Event", "ExitCode", "FatalError", "FencedError", "Field", "Input", "InputClosed", "InvariantError",
-    "LaneId", "LaneInfo", "Message", "Offset", "PartitionId", "PoisonError", "RefusedError", "Secret", "Settings",
-    "Sink", "SinkContext", "Size", "Stop", "StopCause", "StoredPosition", "TransientError", "UnreachableError",
+    "Epoch", "Error", "Event", "ExitCode", "FatalError", "FencedError", "Field", "Input", "InputClosed",
+    "InputRecovered", "InvariantError", "JsonValue", "LaneId", "LaneInfo", "Message", "NodeFailed",
+    "NodeRestarted", "Offset", "ParamDeleted", "ParamUpdate", "PartitionId", "PoisonError", "RecordErrors",
+    "RefusedError", "Reload", "Secret", "Settings", "Sink", "SinkContext", "Size", "Stop", "StopCause",
+    "StoredPosition", "TransientError", "UnreachableError",
 }  # fmt: skip
 
 
