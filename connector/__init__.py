@@ -34,6 +34,7 @@ from connector.api.event import (
 from connector.api.record import Message
 from connector.api.settings import Duration, Field, Secret, Settings, Size
 from connector.api.sink import LaneInfo, Sink, SinkContext, StoredPosition
+from connector.api.transform import Transform
 from connector.api.types import Epoch, LaneId, Offset, PartitionId
 
 __version__ = "0.1.0"
@@ -79,6 +80,7 @@ __all__ = [
     "Stop",
     "StopCause",
     "StoredPosition",
+    "Transform",
     "TransientError",
     "UnreachableError",
 ]
