@@ -1,7 +1,8 @@
-"""`AdminServer`: /metrics, /livez, /readyz, /status, /config and a live page, on one daemon thread named `admin`.
+"""`AdminServer`: /metrics, /livez, /readyz, /status, /config, a live page, and the verbs, on one daemon thread `admin`.
 
-Every answer is made from what others have published: the frozen status snapshot, the metrics, the effective settings.
-The thread takes no lock that the data path needs, so the worst that a scrape can do is to fail itself.
+Every answer but a verb's is made from what others have published: the frozen status snapshot, the metrics, the
+effective settings. The thread takes no lock that the data path needs, so the worst that a scrape can do is to fail
+itself.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from starlette.routing import Route
 from connector import __version__
 from connector.admin.health import Limits, Verdict, liveness, readiness
 from connector.admin.page import CONTENT_SECURITY_POLICY, PAGE
+from connector.admin.verbs import PATHS, VerbEndpoints
 from connector.api.errors import ConfigError
 from connector.telemetry.logs import get_logger, mask
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
+    from connector.admin.verbs import Verbs
     from connector.telemetry.metrics import Metrics
     from connector.telemetry.status import Status
 
@@ -49,6 +52,8 @@ class AdminServer:
         metrics: What /metrics shows.
         config_view: Returns the effective settings, masked; called on the admin thread, must not block.
         limits: When /livez calls the process dead.
+        verbs: What requests that change something do; None: they are off.
+        token: `CONNECTOR_ADMIN_TOKEN`, which such a request has to bring; None: they are off.
         clock: `time.monotonic`, the clock of the snapshot.
     """
 
@@ -60,6 +65,8 @@ class AdminServer:
         metrics: Metrics,
         config_view: Callable[[], Mapping[str, str]],
         limits: Limits | None = None,
+        verbs: Verbs | None = None,
+        token: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._address = address
@@ -78,8 +85,10 @@ class AdminServer:
             "/readyz": self._get_readyz,
             "/status": self._get_status,
         }
+        self._verbs = VerbEndpoints(verbs, token, _HEADERS)
+        shown = [Route(path, _contained(endpoint), methods=["GET"]) for path, endpoint in self._paths.items()]
         app = Starlette(
-            routes=[Route(path, _contained(endpoint), methods=["GET"]) for path, endpoint in self._paths.items()],
+            routes=[*shown, *self._verbs.routes()],
             exception_handlers={404: self._unknown_path},
         )
         self._server = uvicorn.Server(
@@ -112,6 +121,7 @@ class AdminServer:
         """
         self._socket = _listen(self._address)
         self._port = self._socket.getsockname()[1]
+        self._verbs.start()
         self._thread.start()
         log.info("admin_listening", address=self._address, port=self._port)
 
@@ -119,9 +129,11 @@ class AdminServer:
         """Stop serving within `timeout` seconds; a request that takes longer is cut off when the process ends."""
         if not self._thread.is_alive():
             return
+        deadline = time.monotonic() + timeout
         self._server.should_exit = True
         self._thread.join(timeout)
         self._server.force_exit = True
+        self._verbs.stop(max(0.0, deadline - time.monotonic()))
 
     def _run(self) -> None:
         assert self._socket is not None  # noqa: S101  # start() has set it
@@ -165,7 +177,7 @@ class AdminServer:
         return HTMLResponse(PAGE, headers={**_HEADERS, "Content-Security-Policy": CONTENT_SECURITY_POLICY})
 
     async def _unknown_path(self, _request: Request, _error: Exception) -> Response:
-        known = "\n".join(self._paths)
+        known = "\n".join((*self._paths, *PATHS))
         return PlainTextResponse(f"No such path. There are:\n{known}\n", status_code=404, headers=_HEADERS)
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from connector.admin.health import Limits
 from connector.admin.server import AdminServer
+from connector.admin.verbs import PATHS as VERB_PATHS
 from connector.api.errors import ConfigError
 from connector.telemetry import logs
 from connector.telemetry.metrics import Metrics
@@ -158,7 +159,7 @@ def test_no_secret_is_served(run: Run, client: httpx.Client, monkeypatch: pytest
 def test_an_unknown_path_lists_the_known_ones(client: httpx.Client) -> None:
     answer = client.get("/health")
     assert answer.status_code == 404
-    assert answer.text.splitlines()[1:] == PATHS
+    assert answer.text.splitlines()[1:] == [*PATHS, *VERB_PATHS]
 
 
 @pytest.mark.parametrize("path", PATHS)
