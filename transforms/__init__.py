@@ -1,0 +1,1 @@
+"""The built-in transforms. Each imports `connector` as any third-party plugin does."""
