@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from connector.api.types import Epoch, LaneId, Offset
 
 _EPOCH_START = datetime(1970, 1, 1, tzinfo=UTC)
+_ORIGIN = frozenset({"topic", "partition", "offset", "timestamp", "timestamp_ms"})
 _NO_TIMESTAMP_TYPE = 0  # confluent_kafka.TIMESTAMP_NOT_AVAILABLE
 
 
@@ -83,6 +84,27 @@ class Batch:
         )
         decoded = {name: column[start:stop] for name, column in self.decoded.items()}
         return Batch(metadata, messages, self.size_bytes * len(messages) // max(1, len(self.messages)), decoded)
+
+    def select(self, indexes: Sequence[int]) -> Batch:
+        """Return the records with these indexes, ascending, as a batch with the same metadata.
+
+        Its position covers the records that are left out: they count as done (INV-8).
+        """
+        messages = [self.messages[index] for index in indexes]
+        decoded = {name: [column[index] for index in indexes] for name, column in self.decoded.items()}
+        return Batch(self.metadata, messages, self.size_bytes * len(messages) // max(1, len(self.messages)), decoded)
+
+    def with_column(self, name: str, values: Sequence[Any]) -> Batch:
+        """Return this batch with a column replaced, or one more: a value for each record.
+
+        Raises:
+            ValueError: The number of values differs, or the column tells where and when a record is from.
+        """
+        if name in _ORIGIN:
+            raise ValueError(f"the column {name} tells where a record is from and stays; give the new one another name")
+        if len(values) != len(self.messages):
+            raise ValueError(f"{len(values)} value(s) for the column {name} of a batch of {len(self.messages)}")
+        return Batch(self.metadata, self.messages, self.size_bytes, {**self.decoded, name: values})
 
 
 def _timestamps_ms(messages: Sequence[Message]) -> list[int | None]:
