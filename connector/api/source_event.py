@@ -123,6 +123,9 @@ class Source(Protocol[L]):
         sink, where it holds positions, or the group.
         """
 
+    def hold_back(self, is_held_back: bool) -> None:
+        """Give no more records to any lane, also to those that come, or give them again. Commits and drains go on."""
+
     def close(self) -> None:
         """Leave; `is_closed` tells when. Drain and commit first: lanes that are still held are dropped."""
 

@@ -6,43 +6,42 @@ Signals: the first SIGTERM or SIGINT begins a graceful end, a second changes not
 from __future__ import annotations
 
 import gc
-import logging
 import os
-import platform
 import signal
 import sys
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer
 
 from connector import __version__
 from connector.admin.health import Limits
 from connector.admin.server import AdminServer
-from connector.api.sink import SinkContext
+from connector.cli.verbs import RunVerbs
+from connector.cli.workshop import Workshop, source_settings
 from connector.commit.schedule import CommitSchedule
 from connector.config.effective import effective_settings
 from connector.config.load import load
-from connector.pipeline.batcher import BatchLimits
-from connector.pipeline.decode import Format
-from connector.pipeline.worker import Pipeline, PipelineSettings
 from connector.runtime.controller import Controller, ControllerSettings, ExitReport, ExitState
+from connector.runtime.fleet import Fleet
+from connector.runtime.params import Params
 from connector.runtime.snapshot import StatusBoard
+from connector.runtime.supervisor import Supervisor
 from connector.sink.retry import Backoff
-from connector.source.client_config import admin_properties, client_properties, is_eager, protocols
-from connector.source.consumer import ClientPlan, KafkaSource, SourceSettings
-from connector.source.position import StartPolicies
+from connector.source.consumer import KafkaSource
 from connector.telemetry.logs import configure, flush, get_logger
 from connector.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
     from types import FrameType
 
-    from connector.api.sink import Sink
+    from connector.api.event import Event
     from connector.config.load import Config
     from connector.pipeline.messages import Report
+    from connector.pipeline.worker import Pipeline
 
 log = get_logger(__name__)
 
@@ -57,28 +56,37 @@ class Run:
     controller: Controller
     board: StatusBoard
     metrics: Metrics
+    verbs: RunVerbs
 
 
 def assemble(config: Config) -> Run:
-    """Make every part of a run; nothing connects or starts yet."""
+    """Make every part of a run; nothing connects or starts yet.
+
+    Raises:
+        ConfigError: The sink's runtime parameters, or the directory that they are stored in, cannot be used.
+    """
     settings, metrics = config.settings, Metrics()
     metrics.memory_budget_bytes.set(settings.memory_budget)
     reports: SimpleQueue[Report] = SimpleQueue()
-    pipelines = [
-        Pipeline(number, _sink_maker(config, number), _pipeline_settings(config), metrics, reports.put)
-        for number in range(settings.pipelines)
-    ]
+    workshop = Workshop(config, metrics, reports.put)
+    params = Params(config.sink.params_type, settings.state_dir)
     board = StatusBoard(settings.group_id, metrics)
+    source = source_settings(config, asks_sink=workshop.make_sink().holds_positions)
+
+    def make_pipeline(number: int, incarnation: int, notices: Sequence[Event]) -> Pipeline:
+        return workshop.make_pipeline(number, incarnation, (*params.all(), *notices))
+
     controller = Controller(
-        source=KafkaSource(_source_settings(config), metrics, Consumer),
-        pipelines=pipelines,
+        source=KafkaSource(source, metrics, Consumer),
+        fleet=Fleet(make_pipeline, settings.pipelines),
+        supervisor=Supervisor(Backoff(settings.retry_initial, settings.retry_max)),
         reports=reports,
         schedule=CommitSchedule(settings.commit_interval),
         metrics=metrics,
-        settings=ControllerSettings(settings.drain_timeout, settings.shutdown_timeout),
+        settings=ControllerSettings(settings.drain_timeout, settings.shutdown_timeout, settings.lane_idle_timeout),
         publish=board.publish,
     )
-    return Run(controller, board, metrics)
+    return Run(controller, board, metrics, RunVerbs(controller, workshop, params))
 
 
 def run(env_file: Path | None = None) -> int:
@@ -111,6 +119,8 @@ def execute(config: Config) -> ExitReport:
         metrics=parts.metrics,
         config_view=lambda: {each.name: each.value for each in effective_settings(config)},
         limits=Limits(drain_seconds=settings.drain_timeout),
+        verbs=parts.verbs,
+        token=settings.admin_token.get_secret_value() if settings.admin_token else None,
     )
     admin.start()
     _watch_signals(parts.controller)
@@ -158,71 +168,3 @@ def _watch_signals(controller: Controller) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-
-
-def _sink_maker(config: Config, number: int) -> Any:
-    context = SinkContext(
-        group_id=config.settings.group_id, pipeline=number, pipelines=config.settings.pipelines, host=platform.node()
-    )
-
-    def make() -> Sink[Any]:
-        return config.sink(config.sink_settings, context)
-
-    return make
-
-
-def _pipeline_settings(config: Config) -> PipelineSettings:
-    settings = config.settings
-    return PipelineSettings(
-        limits=BatchLimits(settings.batch_rows, settings.batch_bytes, settings.batch_linger),
-        backoff=Backoff(settings.retry_initial, settings.retry_max, settings.retry_limit),
-        key_format=Format(settings.key_format),
-        value_format=Format(settings.value_format),
-        skips_poison=settings.on_poison == "skip",
-    )
-
-
-def _source_settings(config: Config) -> SourceSettings:
-    settings = config.settings
-
-    def plan(brokers: int) -> ClientPlan:
-        shares = config.shares(brokers)
-        names = protocols(config.client)
-        return ClientPlan(
-            protocols=tuple(
-                (
-                    name,
-                    {
-                        **client_properties(
-                            config.client,
-                            name,
-                            queue_bytes=shares.client_queue_bytes,
-                            fetch_max_bytes=shares.fetch_max_bytes,
-                        ),
-                        "logger": logging.getLogger("librdkafka"),
-                    },
-                )
-                for name in names
-            ),
-            is_eager=is_eager(config.client, names[-1]),
-            lanes_bytes=shares.lanes_bytes,
-        )
-
-    return SourceSettings(
-        subscription=settings.topics,
-        plan=plan,
-        admin_properties={**admin_properties(config.client), "logger": logging.getLogger("librdkafka")},
-        policies=StartPolicies(
-            new_group=settings.start,
-            new_partition=settings.start_new_partition,
-            on_expired=settings.start_on_expired,
-            on_out_of_range=settings.start_on_out_of_range,
-            on_recreated=settings.start_on_recreated,
-        ),
-        asks_sink=config.sink(config.sink_settings, SinkContext(settings.group_id)).holds_positions,
-        drain_timeout=settings.drain_timeout,
-        startup_timeout=settings.startup_timeout,
-        fails_on_missing_topic=settings.missing_topic == "fail",
-        is_bounded=settings.stop is not None,
-        stop_time=None if settings.stop == "end" else settings.stop,
-    )

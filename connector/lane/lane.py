@@ -7,6 +7,7 @@ their bytes when the sink holds them. A lane is never used again: when its parti
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -72,6 +73,8 @@ class Lane:
         self.end_offset: Offset | None = None  # last stable offset
         self.end_seen: float | None = None  # when the broker last told it, time.monotonic()
         self.is_paused = False
+        self._last_put = time.monotonic()  # when records, or its start, came last
+        self._next_offset: Offset | None = None  # after what came last
         self._chunks: deque[Chunk] = deque()
         self._held_bytes = 0  # buffered, or taken and not yet released
         self._is_closed = False
@@ -105,6 +108,12 @@ class Lane:
         """Whether acks of this lane are late: they only count (INV-7)."""
         return self._is_fenced
 
+    def is_stalled(self, now: float, timeout: float) -> bool:
+        """Whether no records came for so many seconds although the log has some. Idle without lag is healthy."""
+        end, position = self.end_offset, self._next_offset
+        behind = end is not None and position is not None and end > position
+        return behind and not self.is_paused and not self._is_closed and now - self._last_put > timeout
+
     # Called by the consumer thread.
 
     def put(self, chunk: Chunk) -> bool:
@@ -114,6 +123,8 @@ class Lane:
                 return False
             was_empty = not self._chunks
             self._chunks.append(chunk)
+            self._last_put = time.monotonic()
+            self._next_offset = chunk.next_offset
             self._held_bytes += chunk.size_bytes
             full = self._held_bytes >= self.high_bytes
             on_ready = self._on_ready if was_empty else None

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from connector.api.barrier import DrainBarrier
-    from connector.api.errors import FatalError
-    from connector.api.event import CloseReason, StopCause
-    from connector.api.sink import StoredPosition
+    from connector.api.errors import ConnectorError, FatalError
+    from connector.api.event import CloseReason, Event, StopCause
+    from connector.api.sink import Sink, StoredPosition
+    from connector.api.transform import Transform
     from connector.api.types import Epoch, LaneId, Offset
     from connector.lane.lane import Lane
 
@@ -43,13 +46,53 @@ class DropLanes:
 
 
 @dataclass(frozen=True, slots=True)
+class StallLane:
+    """This lane gets no records although there are some: tell the sink, and tell it when they come."""
+
+    lane: LaneId
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """An event for the sink, given to it at its turn; before its first batch, if it is not open yet."""
+
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """Put a new instance of a plugin in the old one's place, between batches; if `make` fails, the old one stays."""
+
+    operator_id: str
+    make: Callable[[], Sink[Any] | Transform[Any]]
+    notices: tuple[Event, ...] = ()  # for the new instance before anything else
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """Stop the sink and end the thread. The lanes have been stopped before."""
 
     cause: StopCause
 
 
-Command: TypeAlias = AddLanes | StopLanes | DropLanes | Finish
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What an asynchronous sink says of a part of a batch; put in from whatever thread the sink uses."""
+
+    lane: LaneId
+    sequence: int
+    ticket: int
+    error: ConnectorError | None
+
+
+Command: TypeAlias = AddLanes | StopLanes | DropLanes | StallLane | Notice | Replace | Finish | Settled
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The pipeline's sink and transforms are open."""
+
+    pipeline: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +129,15 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The pipeline cannot go on. It still answers at barriers, and to `Finish`."""
+    """The pipeline cannot go on. It still answers at barriers, and to `Finish`.
+
+    `node` is what failed: the pipeline or a transform. A crash may be cured by a new start, a declared error is not.
+    """
 
     pipeline: int
     error: FatalError
+    node: str
+    is_crash: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +145,10 @@ class Finished:
     """The thread has ended and the sink is closed."""
 
     pipeline: int
+    incarnation: int
 
 
-Report: TypeAlias = Delivered | Acked | Claimed | Refused | Failed | Finished
+Report: TypeAlias = Opened | Delivered | Acked | Claimed | Refused | Failed | Finished
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,34 +1,26 @@
 """`Pipeline`: one thread that takes its lanes' records, batches them, and writes them through its own sink.
 
 The thread sleeps in its mailbox only. A retry is a timer, not a sleep, so commands are heard whatever the sink does,
-save inside a plugin's own `write`. Whoever puts a command in never waits for it.
+save inside a plugin's own code. Whoever puts a command in never waits for it.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 from connector.api.batch import Batch, BatchMetadata
-from connector.api.errors import (
-    FatalError,
-    InvariantError,
-    PoisonError,
-    PoisonFatalError,
-    RefusedError,
-    TransientError,
-)
-from connector.api.event import CloseReason
-from connector.api.sink import LaneInfo
+from connector.api.errors import FatalError, InvariantError, RefusedError, TransientError
+from connector.api.event import CloseReason, Error, InputRecovered, Reload
+from connector.api.sink import LaneInfo, Sink
 from connector.lane.lane import Lane
 from connector.pipeline.batcher import Batcher, BatchLimits
-from connector.pipeline.decode import Format, decode
+from connector.pipeline.delivery import Delivery
 from connector.pipeline.messages import (
     Acked,
     AddLanes,
@@ -39,84 +31,114 @@ from connector.pipeline.messages import (
     Failed,
     Finish,
     Finished,
+    Notice,
+    Opened,
     Refused,
+    Replace,
     Report,
     Retry,
+    Settled,
+    StallLane,
     StopLanes,
 )
+from connector.pipeline.recovery import Recovery
+from connector.pipeline.screen import Screen
+from connector.pipeline.transform import TransformRunner
+from connector.pipeline.work import Flight, Part, Work
+from connector.sink.plugin import CrashError
 from connector.sink.retry import Backoff
 from connector.sink.runner import SinkRunner
 from connector.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    from connector.api.record import Message
-    from connector.api.sink import Sink
+    from connector.api.event import Event
+    from connector.api.transform import Transform
     from connector.api.types import Epoch, LaneId
+    from connector.pipeline.rejects import Rejects
     from connector.telemetry.metrics import Metrics
 
 log = get_logger(__name__)
 
+SINK = "sink"  # operator id of a pipeline's sink; transforms go by their names
+
 
 @dataclass(frozen=True, slots=True)
 class PipelineSettings:
-    """How a pipeline batches, decodes, retries, and what it does with poison."""
+    """How a pipeline batches, decodes and retries."""
 
     limits: BatchLimits = field(default_factory=BatchLimits)
     backoff: Backoff = field(default_factory=Backoff)
-    key_format: Format = Format.BYTES
-    value_format: Format = Format.BYTES
-    skips_poison: bool = False
+    screen: Screen = field(default_factory=Screen)
 
 
-@dataclass(slots=True, eq=False)
-class _Work:
-    """One lane and what is under way for it."""
+@dataclass(frozen=True, slots=True)
+class Plugins:
+    """Makes a pipeline's own instances; called on its thread, so that slow imports and checks stall nobody else."""
 
-    lane: Lane
-    epoch: Epoch
-    batcher: Batcher
-    sequence: int = 0  # of the next batch
-    parts: deque[Batch] = field(default_factory=deque)  # of the batch at the sink: one, or pieces around a bad record
-    size_bytes: int = 0  # of the batch at the sink
-    needs_claim: bool = False
-    retry: Retry | None = None
-
-    @property
-    def is_blocked(self) -> bool:
-        """Whether nothing may be taken from the lane: a batch of it has failed, or its position is not known."""
-        return self.retry is not None or self.needs_claim
+    make_sink: Callable[[], Sink[Any]]
+    make_transforms: Sequence[tuple[str, Callable[[], Transform[Any]]]] = ()
 
 
 class Pipeline:
-    """A pipeline thread. `put` is called by the controller and, with a lane, by the consumer thread; the attributes
-    that the status reads are replaced as a whole; everything else belongs to the thread."""
+    """A pipeline thread. `put` is called by the controller, with a lane by the consumer thread, and with what became of
+    a batch by an asynchronous sink; the attributes that the status reads are replaced as a whole; everything else
+    belongs to the thread.
+
+    Args:
+        number: Its place, from 0; `pipeline-N` is its node id.
+        incarnation: How often it was made before.
+        plugins: Makes its sink and transforms.
+        rejects: Ends poison records.
+        settings: How it works.
+        metrics: Where it counts.
+        report: Takes what the controller has to know.
+        notices: Events for the sink before its first batch: stored parameters, and why it replaces another.
+    """
 
     def __init__(
         self,
+        *,
         number: int,
-        make_sink: Callable[[], Sink[Any]],
+        incarnation: int = 0,
+        plugins: Plugins,
+        rejects: Rejects,
         settings: PipelineSettings,
         metrics: Metrics,
         report: Callable[[Report], None],
+        notices: Sequence[Event] = (),
     ) -> None:
         self.number = number
+        self.incarnation = incarnation
         self.is_open = False
         self.open_retry: Retry | None = None
         self.retries: Mapping[LaneId, Retry] = {}
-        self._make_sink = make_sink
-        self._runner: SinkRunner | None = None
+        self._plugins = plugins
+        self._rejects = rejects
         self._settings = settings
         self._metrics = metrics
         self._report = report
+        self._notices = list(notices)
+        self._recovery = Recovery(settings.backoff, metrics)
+        self._delivery: Delivery | None = None
         self._mailbox: SimpleQueue[Command | Lane] = SimpleQueue()
-        self._works: dict[LaneId, _Work] = {}
+        self._works: dict[LaneId, Work] = {}
         self._timers: list[tuple[float, int, LaneId | None]] = []  # None: the sink's open
         self._order = count()
         self._is_dead = False
         self._is_finished = False
         self._thread = Thread(target=self._run, name=f"pipeline-{number}", daemon=True)
+
+    @property
+    def breaker_opens_until(self) -> float | None:
+        """Until when the circuit breaker is open, time.monotonic(); None: it is closed. For the status."""
+        return self._recovery.opens_until
+
+    @property
+    def node_id(self) -> str:
+        """What events call it."""
+        return f"pipeline-{self.number}"
 
     def start(self) -> None:
         """Start the thread, which opens its sink first."""
@@ -133,12 +155,11 @@ class Pipeline:
         while not self._is_finished:
             item = self._next()
             if isinstance(item, Lane):
-                if not self._is_dead:
-                    self._guard(self._take, item.id)
+                self._guard(self._take, item.id)
             elif item is not None:
                 self._obey(item)
             self._guard(self._fire_timers)
-        self._report(Finished(self.number))
+        self._report(Finished(self.number, self.incarnation))
 
     def _guard(self, step: Callable[..., None], *arguments: Any) -> None:
         """Run a step; an error that it lets out ends this pipeline's work, not its thread: barriers wait for it."""
@@ -146,19 +167,23 @@ class Pipeline:
             return
         try:
             step(*arguments)
+        except CrashError as error:
+            self._die(error, is_crash=True)
         except FatalError as error:
-            self._die(error)
+            self._die(error, is_crash=False)
         except Exception as error:  # whatever it is, the controller must hear of it
             log.exception("pipeline_bug", pipeline=self.number)
-            bug = InvariantError(
-                f"pipeline {self.number}: {type(error).__name__}: {error}. This is a bug in Sluiceway."
-            )
+            bug = InvariantError(f"{self.node_id}: {type(error).__name__}: {error}. This is a bug in Sluiceway.")
             bug.__cause__ = error
-            self._die(bug)
+            self._die(bug, is_crash=True)
 
-    def _die(self, error: FatalError) -> None:
+    def _die(self, error: FatalError, *, is_crash: bool) -> None:
         self._is_dead = True
-        self._report(Failed(self.number, error))
+        self.is_open = False
+        for work in list(self._works.values()):
+            if work.stop is not None:  # it will never be drained now
+                self._leave(work)
+        self._report(Failed(self.number, error, getattr(error, "node", self.node_id), is_crash))
 
     def _next(self) -> Command | Lane | None:
         timeout = None
@@ -179,58 +204,145 @@ class Pipeline:
             case DropLanes(lanes, reason):
                 for lane_id in lanes:
                     self._forget(lane_id, reason)
+            case StallLane(lane_id):
+                self._guard(self._stall, lane_id)
+            case Notice(event):
+                self._notify(event)
+            case Replace():
+                self._guard(self._replace, command)
+            case Settled():
+                self._guard(self._settle, command)
             case Finish(cause):
-                self._is_finished = True
-                if self._runner is not None:
-                    self._runner.stop(cause)
+                self._finish()
+                if self._delivery is not None and self._is_dead:
+                    self._delivery.runner.close()
+                elif self._delivery is not None:
+                    self._delivery.runner.stop(cause)
+            case _:
+                assert_never(command)
 
-    # The sink's start.
+    def _finish(self) -> None:
+        self._is_finished = True
+        self._rejects.close()
+        if self._delivery is not None:
+            for transform in self._delivery.transforms:
+                transform.close()
+
+    # The plugins' start, notices, and replacement.
 
     def _open(self) -> None:
-        if self._runner is None:
-            self._runner = SinkRunner(self._make_sink(), self._metrics)
+        if self._delivery is None:
+            make_transforms = self._plugins.make_transforms
+            self._delivery = Delivery(
+                SinkRunner(self._plugins.make_sink(), self._metrics),
+                [TransformRunner(name, make(), self._metrics) for name, make in make_transforms],
+                self._rejects,
+                self._metrics,
+                self._mailbox.put,
+            )
+        delivery = self._delivery
         try:
-            self._runner.open()
+            self._rejects.open()
+            for transform in delivery.transforms:
+                transform.open()
+            delivery.runner.open()
         except TransientError as error:
-            self.open_retry = self._failed(self.open_retry, error, "opening the sink")
+            self.open_retry = self._recovery.failed(self.open_retry, error, "opening the sink")
             self._set_timer(self.open_retry.at, None)
             return
         self.open_retry = None
         self.is_open = True
+        notices, self._notices = self._notices, []
+        for event in notices:
+            delivery.runner.tell(event)
         log.info("sink_open", pipeline=self.number)
+        self._report(Opened(self.number))
         for work in list(self._works.values()):
             self._begin(work)
 
+    def _notify(self, event: Event) -> None:
+        if self.is_open:
+            self._get_delivery().runner.tell(event)
+        else:
+            self._notices.append(event)
+
+    def _replace(self, replace: Replace) -> None:
+        """Put a new plugin in place; one that cannot be made or opened leaves the old one running."""
+        if not self.is_open:  # the sink's first open is being retried: what that makes next is the new version
+            return
+        delivery = self._get_delivery()
+        try:
+            plugin = replace.make()
+            if isinstance(plugin, Sink):
+                self._replace_sink(delivery, plugin, replace.notices)
+            else:
+                self._replace_transform(delivery, replace.operator_id, plugin)
+        except Exception as error:  # noqa: BLE001 - whatever a new version raises, the old one goes on
+            reason = f"{type(error).__name__}: {error}"
+            log.error("reload_failed", operator=replace.operator_id, error=reason)  # noqa: TRY400 - a plugin's error
+            delivery.runner.tell(Error(f"{replace.operator_id} is not reloaded, the old version goes on: {reason}"))
+            return
+        log.info("reloaded", operator=replace.operator_id, pipeline=self.number)
+
+    def _replace_sink(self, delivery: Delivery, sink: Sink[Any], notices: Sequence[Event]) -> None:
+        runner = SinkRunner(sink, self._metrics)
+        runner.open()
+        if runner.holds_positions:
+            for work in self._works.values():
+                if not work.needs_claim:
+                    runner.claim(_info(work.lane))
+        for event in notices:
+            runner.tell(event)
+        old, delivery.runner = delivery.runner, runner
+        old.tell(Reload(SINK))
+        old.close()
+
+    def _replace_transform(self, delivery: Delivery, name: str, transform: Transform[Any]) -> None:
+        runner = TransformRunner(name, transform, self._metrics)
+        runner.open()
+        delivery.runner.tell(Reload(name))
+        for index, old in enumerate(delivery.transforms):
+            if old.name == name:
+                delivery.transforms[index] = runner
+                old.close()
+
+    # Lanes that come.
+
     def _add(self, lane: Lane, epoch: Epoch) -> None:
-        work = _Work(lane, epoch, Batcher(self._settings.limits), needs_claim=lane.awaits_sink)
+        work = Work(lane, epoch, Batcher(self._settings.limits), needs_claim=lane.awaits_sink)
         self._works[lane.id] = work
         lane.attach(self._mailbox.put)
         if self.is_open:
             self._begin(work)
 
-    def _begin(self, work: _Work) -> None:
+    def _begin(self, work: Work) -> None:
         if work.needs_claim:
             self._claim(work)
         else:
             self._take(work.lane.id)
 
-    def _claim(self, work: _Work) -> None:
-        lane = work.lane
+    def _claim(self, work: Work) -> None:
         try:
-            stored = self._get_runner().claim(LaneInfo(lane.id, lane.topic, lane.partition, lane.topic_id))
+            stored = self._get_delivery().runner.claim(_info(work.lane))
         except TransientError as error:
             self._retry_later(work, error)
             return
         work.needs_claim = False
         self._set_retry(work, None)
-        self._report(Claimed(lane.id, stored))
+        self._report(Claimed(work.lane.id, stored))
+
+    def _stall(self, lane_id: LaneId) -> None:
+        work = self._works.get(lane_id)
+        if work is not None and not work.is_stalled:
+            work.is_stalled = True
+            self._get_delivery().runner.close_lane(lane_id, CloseReason.STALLED)
 
     # From lane to sink.
 
     def _take(self, lane_id: LaneId) -> None:
         """Take what a lane has until a batch is written, and come back later for the rest: lanes take turns."""
         work = self._works.get(lane_id)
-        if work is None or work.is_blocked or not self.is_open:
+        if work is None or work.is_blocked or not self.is_open or not self._get_delivery().runner.has_room:
             return
         batcher = work.batcher
         while (chunk := work.lane.take(batcher.room)) is not None:
@@ -245,114 +357,128 @@ class Pipeline:
             if was_empty:
                 self._set_timer(batcher.opened + self._settings.limits.linger_seconds, lane_id)
 
-    def _flush(self, work: _Work, reason: str) -> None:
-        """Make a batch of what is collected and hand it to the sink."""
+    def _flush(self, work: Work, reason: str) -> None:
+        """Make a batch of what is collected and send it on its way."""
         messages, size_bytes, next_offset = work.batcher.clear()
-        sequence = work.sequence
+        flight = Flight(work.sequence, size_bytes)
+        work.flights[flight.sequence] = flight
         work.sequence += 1
-        self._report(Delivered(work.lane.id, sequence, next_offset))
-        work.size_bytes = size_bytes
+        self._report(Delivered(work.lane.id, flight.sequence, next_offset))
         if messages:
             self._metrics.batches.labels(reason).inc()
             metadata = BatchMetadata(
                 lane=work.lane.id,
                 epoch=work.epoch,
-                sequence=sequence,
+                sequence=flight.sequence,
                 topic=work.lane.topic,
                 partition=work.lane.partition,
                 first_offset=messages[0].offset(),  # type: ignore[arg-type]  # a consumed message has an offset
                 next_offset=next_offset,
                 topic_id=work.lane.topic_id,
             )
-            batch = self._decoded(Batch(metadata, messages, size_bytes))
+            batch = self._screened(flight, Batch(metadata, messages, size_bytes))
             if batch.messages:
-                work.parts.append(batch)
-        self._attempt(work)
+                flight.parts.append(Part(batch))
+            if work.is_stalled and batch.messages:
+                work.is_stalled = False
+                self._get_delivery().runner.tell(InputRecovered(work.lane.id))
+        self._advance(work)
 
-    def _attempt(self, work: _Work) -> None:
-        """Write what is left of the lane's batch. A bad record is found by halving, and the rest is written."""
-        while work.parts:
-            if work.lane.is_fenced:  # lost while it waited: somebody else writes it now
-                return
-            part = work.parts[0]
+    def _advance(self, work: Work, *, is_forced: bool = False) -> None:
+        """Move the lane's batches on, in order, as far as they go.
+
+        Args:
+            work: The lane's work.
+            is_forced: Try also when the breaker is open: the one attempt before a lane is given up.
+        """
+        if work.lane.is_fenced:  # lost while it waited: somebody else writes it now
+            return
+        if not is_forced and any(flight.parts for flight in work.flights.values()) and not self._may_try(work):
+            return
+        for flight in list(work.flights.values()):
+            flight.attempts = (work.retry.failures if work.retry else 0) + 1
             try:
-                self._get_runner().write(part)
+                had_parts = bool(flight.parts)
+                self._get_delivery().advance(flight)
             except TransientError as error:
+                self._recovery.note_failure()
                 self._retry_later(work, error)
                 return
             except RefusedError as error:
-                log.warning("write_refused", topic=work.lane.topic, partition=work.lane.partition, error=str(error))
-                self._forget(work.lane.id, CloseReason.LOST)
-                self._report(Refused(work.lane.id))
+                self._refused(work, error)
                 return
-            except PoisonError as error:
-                work.parts.popleft()
-                if len(part) == 1:
-                    self._reject(part.messages[0], "write", str(error), error)
-                else:
-                    middle = len(part) // 2
-                    work.parts.extendleft((part.slice(middle, len(part)), part.slice(0, middle)))
-                continue
-            work.parts.popleft()
-            self._metrics.written_records.labels(part.metadata.topic).inc(len(part))
-            self._metrics.written_bytes.labels(part.metadata.topic).inc(part.size_bytes)
+            if had_parts and not flight.at_sink:
+                self._note_success()
+            if flight.is_done:
+                self._acknowledge(work, flight)
         self._set_retry(work, None)
-        self._report(Acked(work.lane.id, work.sequence - 1))
-        work.lane.release(work.size_bytes)
-        work.size_bytes = 0
 
-    def _decoded(self, batch: Batch) -> Batch:
-        """Replace the columns that have a format; records that cannot be decoded are poison."""
-        formats = {"key": self._settings.key_format, "value": self._settings.value_format}
-        decoded: dict[str, Any] = {}
-        problems: dict[int, str] = {}
-        for name, format_ in formats.items():
-            if format_ is not Format.BYTES:
-                decoded[name], wrong = decode(batch.column(name), format_)
-                problems |= {index: f"{name} is {problem}" for index, problem in wrong.items()}
-        batch.decoded = decoded
-        if not problems:
-            return batch
-        for index, problem in problems.items():
-            self._reject(batch.messages[index], "decode", problem, None)
-        kept = [index for index in range(len(batch)) if index not in problems]
-        messages = [batch.messages[index] for index in kept]
-        columns = {name: [column[index] for index in kept] for name, column in decoded.items()}
-        return Batch(batch.metadata, messages, batch.size_bytes * len(kept) // len(batch), columns)
+    def _acknowledge(self, work: Work, flight: Flight) -> None:
+        del work.flights[flight.sequence]
+        self._report(Acked(work.lane.id, flight.sequence))
+        work.lane.release(flight.size_bytes)
 
-    def _reject(self, message: Message, stage: str, text: str, cause: PoisonError | None) -> None:
-        """End a poison record by `CONNECTOR_ON_POISON`; it is counted either way (INV-8)."""
-        where = f"{message.topic()}[{message.partition()}]@{message.offset()}"
-        if not self._settings.skips_poison:
-            raise PoisonFatalError(
-                f"Poison record {where} ({stage}: {text}). Correct the destination or the format settings, or set "
-                "CONNECTOR_ON_POISON=skip to count such records and go on."
-            ) from cause
-        error_class = type(cause).__name__ if cause else "UndecodableRecord"
-        self._metrics.skipped_records.labels(message.topic(), stage, error_class).inc()
-        log.warning("record_skipped", record=where, stage=stage, error_class=error_class, error=text)
+    def _settle(self, settled: Settled) -> None:
+        """Take what an asynchronous sink says; a lane that has left by now has nothing to be told."""
+        delivery = self._get_delivery()
+        work = self._works.get(settled.lane)
+        flight = work.flights.get(settled.sequence) if work is not None else None
+        if work is None or flight is None or settled.ticket not in flight.at_sink:
+            delivery.runner.settled(settled.error)
+        else:
+            try:
+                delivery.settle(flight, settled.ticket, settled.error)
+            except TransientError as error:
+                self._recovery.note_failure()
+                self._retry_later(work, error)
+            except RefusedError as error:
+                self._refused(work, error)
+            else:
+                self._note_success()
+                self._advance(work)
+            if work.stop is not None and (work.is_drained or work.retry is not None or settled.lane not in self._works):
+                self._leave(work)
+        self._wake_lanes()
 
-    # Retries and timers.
+    def _refused(self, work: Work, error: RefusedError) -> None:
+        log.warning("write_refused", topic=work.lane.topic, partition=work.lane.partition, error=str(error))
+        self._forget(work.lane.id, CloseReason.LOST)
+        self._report(Refused(work.lane.id))
 
-    def _failed(self, before: Retry | None, error: TransientError, doing: str) -> Retry:
-        failures = (before.failures if before else 0) + 1
-        backoff = self._settings.backoff
-        if backoff.is_exhausted(failures):
-            raise FatalError(
-                f"{doing} failed {failures} times (last error: {error}), which is CONNECTOR_RETRY_LIMIT. Raise it or "
-                "leave it unset to go on trying."
-            ) from error
-        delay = backoff.delay(failures)
-        self._metrics.sink_retries.inc()
-        log.warning("sink_retry", doing=doing, failures=failures, error=str(error), next_try_seconds=round(delay, 3))
-        return Retry(failures, str(error), time.monotonic() + delay)
+    def _screened(self, flight: Flight, batch: Batch) -> Batch:
+        """Return the batch decoded and without what goes no further: undecodable records, unwanted tombstones."""
+        screened = self._settings.screen.look(batch)
+        if screened.ignored:
+            self._metrics.filtered_records.labels(batch.metadata.topic, "tombstones").inc(len(screened.ignored))
+        for index, (stage, error) in screened.poison.items():
+            self._get_delivery().reject(flight, Part(batch), index, stage, error)
+        return screened.rest()
 
-    def _retry_later(self, work: _Work, error: TransientError) -> None:
-        retry = self._failed(work.retry, error, f"writing {work.lane.topic}[{work.lane.partition}]")
+    # Failures, the breaker, retries and timers.
+
+    def _may_try(self, work: Work) -> bool:
+        """Whether the breaker lets the lane's batch through."""
+        obstacle = self._recovery.obstacle(work.retry, self._get_delivery().runner.probe)
+        if obstacle is not None:
+            self._set_retry(work, obstacle)
+            self._set_timer(obstacle.at, work.lane.id)
+        return obstacle is None
+
+    def _note_success(self) -> None:
+        if not self._recovery.note_success():
+            return
+        now = time.monotonic()
+        for work in self._works.values():
+            if work.retry is not None:
+                self._set_retry(work, Retry(work.retry.failures, work.retry.error, now))
+                self._set_timer(now, work.lane.id)
+
+    def _retry_later(self, work: Work, error: TransientError) -> None:
+        retry = self._recovery.failed(work.retry, error, f"writing {work.lane.topic}[{work.lane.partition}]")
         self._set_retry(work, retry)
         self._set_timer(retry.at, work.lane.id)
 
-    def _set_retry(self, work: _Work, retry: Retry | None) -> None:
+    def _set_retry(self, work: Work, retry: Retry | None) -> None:
         if work.retry is retry:
             return
         work.retry = retry
@@ -369,47 +495,76 @@ class Pipeline:
             elif (work := self._works.get(lane_id)) is not None:
                 self._fire(work)
 
-    def _fire(self, work: _Work) -> None:
-        """A linger or a retry is over; a timer whose reason is gone finds nothing due."""
+    def _fire(self, work: Work) -> None:
+        """A linger, a retry or a drain's deadline is over; a timer whose reason is gone finds nothing due."""
         now = time.monotonic()
-        if work.retry is not None:
+        if work.stop is not None:
+            if now >= work.stop.deadline:
+                self._leave(work)
+        elif work.retry is not None:
             if now >= work.retry.at:
                 self._try_again(work)
         elif not work.needs_claim and (reason := work.batcher.reason(now)) is not None:
             self._flush(work, reason)
 
-    def _try_again(self, work: _Work) -> None:
+    def _try_again(self, work: Work) -> None:
         if work.needs_claim:
             self._claim(work)
         else:
-            self._attempt(work)
+            self._advance(work)
         if work.retry is None and work.lane.has_chunks:
             self._mailbox.put(work.lane)
+
+    def _wake_lanes(self) -> None:
+        """An asynchronous sink has room again: lanes that were not taken from may go on."""
+        for work in self._works.values():
+            if work.lane.has_chunks and not work.is_blocked:
+                self._mailbox.put(work.lane)
 
     # Lanes that leave.
 
     def _stop_lanes(self, stop: StopLanes) -> None:
+        """Write what was taken. When the sink fails, the one attempt stands for all lanes: a rebalance during an outage
+        must not cost a drain timeout."""
+        is_failing = False
         for lane_id in stop.lanes:
             work = self._works.get(lane_id)
-            try:
-                if work is not None:
-                    self._guard(self._drain, work, stop.deadline)
-            finally:
-                self._forget(lane_id, CloseReason.REVOKED)
+            if work is None:
                 stop.barrier.arrive()
+                continue
+            work.stop = stop
+            if not is_failing:
+                self._guard(self._drain, work)
+                is_failing = work.retry is not None
+            if lane_id not in self._works:  # refused: it has left already
+                stop.barrier.arrive()
+            elif (
+                work.is_drained
+                or work.retry is not None
+                or self._is_dead
+                or not any(flight.at_sink for flight in work.flights.values())
+            ):
+                self._leave(work)
+            else:
+                self._set_timer(stop.deadline, lane_id)
 
-    def _drain(self, work: _Work, deadline: float) -> None:
-        """Write what was taken, with one attempt: a rebalance during an outage must not cost a drain timeout."""
-        if not self.is_open or work.needs_claim:
+    def _drain(self, work: Work) -> None:
+        if not self.is_open or work.needs_claim or work.stop is None:
             return
-        if work.retry is not None and time.monotonic() < deadline:
-            self._attempt(work)
-        if work.retry is None and work.batcher.next_offset is not None and time.monotonic() < deadline:
+        if work.retry is not None and time.monotonic() < work.stop.deadline:
+            self._advance(work, is_forced=True)
+        if work.retry is None and work.batcher.next_offset is not None and time.monotonic() < work.stop.deadline:
             self._flush(work, "drain")
-        is_drained = not work.parts and work.batcher.next_offset is None
-        self._metrics.drains.labels("drained" if is_drained else "not_drained").inc()
-        if not is_drained:
+
+    def _leave(self, work: Work) -> None:
+        """A lane that was stopped goes, drained or not, and its barrier hears of it."""
+        stop, work.stop = work.stop, None
+        self._metrics.drains.labels("drained" if work.is_drained else "not_drained").inc()
+        if not work.is_drained:
             log.warning("lane_not_drained", topic=work.lane.topic, partition=work.lane.partition)
+        self._forget(work.lane.id, CloseReason.REVOKED)
+        if stop is not None:
+            stop.barrier.arrive()
 
     def _forget(self, lane_id: LaneId, reason: CloseReason) -> None:
         work = self._works.pop(lane_id, None)
@@ -417,9 +572,13 @@ class Pipeline:
             return
         self._set_retry(work, None)
         if self.is_open and not self._is_dead:
-            self._get_runner().close_lane(lane_id, reason)
+            self._get_delivery().runner.close_lane(lane_id, reason)
 
-    def _get_runner(self) -> SinkRunner:
-        if self._runner is None:
+    def _get_delivery(self) -> Delivery:
+        if self._delivery is None:
             raise InvariantError("a pipeline writes before its sink was made. This is a bug in Sluiceway.")
-        return self._runner
+        return self._delivery
+
+
+def _info(lane: Lane) -> LaneInfo:
+    return LaneInfo(lane.id, lane.topic, lane.partition, lane.topic_id)

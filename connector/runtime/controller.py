@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from connector.api.barrier import DrainBarrier
 from connector.api.errors import ExitCode, FatalError
-from connector.api.event import CloseReason, StopCause
+from connector.api.event import CloseReason, NodeFailed, StopCause
 from connector.api.source_event import (
     CommitReady,
     CommitResult,
@@ -31,20 +31,7 @@ from connector.api.source_event import (
 )
 from connector.checkpoint.checkpointer import Checkpointer
 from connector.commit.outcome import error_for, outcome_of
-from connector.lane.placement import place
-from connector.pipeline.messages import (
-    Acked,
-    AddLanes,
-    Claimed,
-    Delivered,
-    DropLanes,
-    Failed,
-    Finish,
-    Finished,
-    Refused,
-    Report,
-    StopLanes,
-)
+from connector.pipeline.messages import Acked, Claimed, Delivered, Failed, Finished, Opened, Refused, Report
 from connector.runtime.drains import Drain
 from connector.telemetry.logs import get_logger
 from connector.telemetry.status import RunState
@@ -55,7 +42,8 @@ if TYPE_CHECKING:
     from connector.api.types import LaneId, Offset, PartitionId
     from connector.commit.schedule import CommitSchedule
     from connector.lane.lane import Lane
-    from connector.pipeline.worker import Pipeline
+    from connector.runtime.fleet import Fleet
+    from connector.runtime.supervisor import Supervisor
     from connector.telemetry.metrics import Metrics
 
 log = get_logger(__name__)
@@ -64,6 +52,9 @@ _POLL_SECONDS = 0.05
 _BUSY_POLL_SECONDS = 0.002  # while a revocation waits for the next step of its drain
 _PUBLISH_SECONDS = 0.25
 _COMMIT_SHARE = 0.2  # of the shutdown time is kept for the final commit and for leaving
+
+
+SOURCE_NODE = "source"  # what events call the source
 
 
 class ExitState(Enum):
@@ -99,6 +90,7 @@ class ControllerSettings:
 
     drain_timeout: float = 20.0
     shutdown_timeout: float = 25.0
+    lane_idle_timeout: float = 300.0
 
 
 class Controller:
@@ -108,7 +100,8 @@ class Controller:
         self,
         *,
         source: Source[Lane],
-        pipelines: Sequence[Pipeline],
+        fleet: Fleet,
+        supervisor: Supervisor,
         reports: SimpleQueue[Report],
         schedule: CommitSchedule,
         metrics: Metrics,
@@ -116,13 +109,14 @@ class Controller:
         publish: Callable[[Controller], None],
     ) -> None:
         self.source = source
-        self.pipelines = pipelines
+        self.fleet = fleet
         self.checkpointer = Checkpointer()
         self.schedule = schedule
-        self.lanes: dict[LaneId, Lane] = {}
-        self.owners: dict[LaneId, int] = {}
         self.has_joined = False
+        self.is_held_back = False  # by an operator
         self.error: FatalError | None = None
+        self._supervisor = supervisor
+        self._requests: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._reports = reports
         self._metrics = metrics
         self._settings = settings
@@ -154,10 +148,18 @@ class Controller:
         """Ask for a graceful end. Called from a signal handler or another thread; only sets a flag."""
         self._stop_requested = True
 
+    def hold_back(self, is_held_back: bool) -> None:
+        """Let the source pause or go on, as an operator asks; on the main thread."""
+        self.is_held_back = is_held_back
+        self.source.hold_back(is_held_back)
+
+    def request(self, action: Callable[[], None]) -> None:
+        """Let the main thread do something at its next turn. Called from any thread; never blocks."""
+        self._requests.put(action)
+
     def run(self) -> ExitReport:
         """Run until a stop is asked for, a bounded run is over, or something fails for good; then drain and leave."""
-        for pipeline in self.pipelines:
-            pipeline.start()
+        self.fleet.start()
         self.source.start()
         while self._stage is not _Stage.DONE:
             self._turn()
@@ -168,10 +170,12 @@ class Controller:
         try:
             event = self.source.poll_events(self._poll_seconds())
         except FatalError as error:
+            self.fleet.tell(NodeFailed(tuple(self.fleet.lanes), str(error), SOURCE_NODE))
             self._fail(error)
         else:
             self._backlog.append(event)
         now = time.monotonic()
+        self._serve_requests()
         self._fold_reports()
         # Before the event: a source settles a revocation and reports the next assignment at once, and those lanes must
         # be gone by then.
@@ -180,13 +184,32 @@ class Controller:
             self._handle(self._backlog.popleft(), now)
         self._settle_commits(now)
         self._commit(now)
+        if self._stage is _Stage.RUNNING:
+            self.fleet.start_replacements(now)
         if self._stop_requested and self._stage is _Stage.RUNNING:
             log.info("stopping", cause="requested")
             self._begin_shutdown(StopCause.MANUAL)
         self._advance_shutdown(now)
         if now >= self._next_publish:
             self._next_publish = now + _PUBLISH_SECONDS
+            self._look_for_stalls(now)
             self._publish(self)
+
+    def _serve_requests(self) -> None:
+        while True:
+            try:
+                action = self._requests.get_nowait()
+            except Empty:
+                return
+            action()
+
+    def _look_for_stalls(self, now: float) -> None:
+        """Tell the sinks of lanes that get no records although the log has some: a stuck leader, a lost fetch."""
+        timeout = self._settings.lane_idle_timeout
+        for lane in self.fleet.lanes.values():
+            if lane.is_stalled(now, timeout):
+                log.warning("lane_stalled", topic=lane.topic, partition=lane.partition, seconds=timeout)
+                self.fleet.stall(lane.id)
 
     def _is_held_back(self) -> bool:
         """Whether a full lane set waits until the lanes of before are drained, and all that follows waits behind it.
@@ -196,7 +219,9 @@ class Controller:
         return self._stage is _Stage.RUNNING and any(drain.is_own for drain in self._drains)
 
     def _poll_seconds(self) -> float:
-        return _BUSY_POLL_SECONDS if self._drains else _POLL_SECONDS
+        now = time.monotonic()
+        due = self.schedule.next_due(now) - now
+        return _BUSY_POLL_SECONDS if self._drains else max(_BUSY_POLL_SECONDS, min(_POLL_SECONDS, due))
 
     # What the source reports.
 
@@ -213,7 +238,7 @@ class Controller:
                 self._revoke(lanes, barrier, reason, now)
             case LanesRetired(lanes):
                 log.info("lanes_retired", lanes=list(lanes))
-                self._tell_owners(lanes, CloseReason.END)
+                self.fleet.drop_lanes(lanes, CloseReason.END)
                 self._drop(lanes)
             case Idle():
                 pass
@@ -230,9 +255,9 @@ class Controller:
     def _assign(self, event: LanesAssigned[Lane], lanes: tuple[Lane, ...], now: float) -> None:
         if self._stage is not _Stage.RUNNING:  # we are leaving: nothing new is begun
             return
-        if self.lanes:  # the full set replaces lanes that nobody revoked: drain and commit them first
-            log.warning("assigned_over_live_lanes", lanes=len(self.lanes))
-            self._stop_lanes(tuple(self.lanes), now + self._settings.drain_timeout)
+        if self.fleet.lanes:  # the full set replaces lanes that nobody revoked: drain and commit them first
+            log.warning("assigned_over_live_lanes", lanes=len(self.fleet.lanes))
+            self._stop_lanes(tuple(self.fleet.lanes), now + self._settings.drain_timeout)
             self._backlog.appendleft(event)
             return
         self.has_joined = True
@@ -245,59 +270,28 @@ class Controller:
         if self._stage is not _Stage.RUNNING:  # we are leaving: nothing new is begun
             self.checkpointer.drop(lane.id for lane in lanes)
             return
-        loads = [0] * len(self.pipelines)
-        for owner in self.owners.values():
-            loads[owner] += 1
-        grouped: dict[int, list[Lane]] = {}
-        for lane, number in zip(lanes, place(lanes, loads), strict=True):
-            self.lanes[lane.id] = lane
-            self.owners[lane.id] = number
-            grouped.setdefault(number, []).append(lane)
-        for number, placed in grouped.items():
-            self.pipelines[number].put(AddLanes(tuple(placed), self.checkpointer.epoch))
+        self.fleet.place(lanes, self.checkpointer.epoch)
 
     def _revoke(self, lanes: tuple[LaneId, ...], barrier: DrainBarrier, reason: RevokeReason, now: float) -> None:
         if reason is RevokeReason.LOST:
             self.checkpointer.fence(lanes)
-            self._tell_owners(lanes, CloseReason.LOST)
+            self.fleet.drop_lanes(lanes, CloseReason.LOST)
             self._drop(lanes)
             return
         self._metrics.rebalances.labels("revoked").inc()
         deadline = now + self._settings.drain_timeout
-        strangers = len(lanes) - self._tell_to_stop(lanes, barrier, deadline)
-        if strangers:  # lanes that no pipeline has: nobody else would arrive for them
-            barrier.arrive(strangers)
+        self.fleet.stop_lanes(lanes, barrier, deadline)
         self._drains.append(Drain(lanes, barrier, deadline))
-
-    def _tell_to_stop(self, lanes: Sequence[LaneId], barrier: DrainBarrier, deadline: float) -> int:
-        owned = self._by_owner(lanes)
-        for number, ids in owned.items():
-            self.pipelines[number].put(StopLanes(tuple(ids), barrier, deadline))
-        return sum(map(len, owned.values()))
-
-    def _tell_owners(self, lanes: Sequence[LaneId], reason: CloseReason) -> None:
-        for number, ids in self._by_owner(lanes).items():
-            self.pipelines[number].put(DropLanes(tuple(ids), reason))
-
-    def _by_owner(self, lanes: Sequence[LaneId]) -> dict[int, list[LaneId]]:
-        grouped: dict[int, list[LaneId]] = {}
-        for lane in lanes:
-            if lane in self.owners:
-                grouped.setdefault(self.owners[lane], []).append(lane)
-        return grouped
 
     def _stop_lanes(self, lanes: tuple[LaneId, ...], deadline: float) -> None:
         """Drain lanes by our own decision; nobody waits at this barrier but the next step."""
         barrier = DrainBarrier(len(lanes) + 1)
-        strangers = len(lanes) - self._tell_to_stop(lanes, barrier, deadline)
-        if strangers:
-            barrier.arrive(strangers)
+        self.fleet.stop_lanes(lanes, barrier, deadline)
         self._drains.append(Drain(lanes, barrier, deadline, is_own=True))
 
     def _drop(self, lanes: tuple[LaneId, ...]) -> None:
         for lane_id in lanes:
-            lane = self.lanes.pop(lane_id, None)
-            self.owners.pop(lane_id, None)
+            lane = self.fleet.forget(lane_id)
             if lane is not None:
                 self.schedule.forget([lane.partition_id])
                 self._admitted.discard(lane.partition_id)
@@ -320,7 +314,7 @@ class Controller:
             case Delivered(lane, sequence, next_offset):
                 self.checkpointer.deliver(lane, sequence, next_offset, time.monotonic())
             case Acked(lane, sequence):
-                held = self.lanes.get(lane)
+                held = self.fleet.lanes.get(lane)
                 if held is not None and held.is_fenced:
                     self.checkpointer.fence([lane])
                 if not self.checkpointer.finish(lane, sequence):
@@ -329,13 +323,34 @@ class Controller:
                 self.source.start_lane(lane, stored)
             case Refused(lane):
                 self.source.restart_lanes({lane: None})
-            case Failed(number, error):
-                log.error("pipeline_failed", pipeline=number, error=str(error))
-                self._fail(error)
-            case Finished(number):
-                self._finished_pipelines.add(number)
+            case Opened(number):
+                self._bring_back(self.fleet.opened(number))
+            case Failed():
+                self._pipeline_failed(report)
+            case Finished(number, incarnation):
+                if incarnation == self.fleet.pipelines[number].incarnation:  # not one that was replaced before
+                    self._finished_pipelines.add(number)
             case _:
                 assert_never(report)
+
+    def _pipeline_failed(self, failed: Failed) -> None:
+        """A crash is cured by a new pipeline, which begins where the sink's durable prefix ends; up to a limit."""
+        log.error("pipeline_failed", pipeline=failed.pipeline, node=failed.node, error=str(failed.error))
+        now = time.monotonic()
+        at = self._supervisor.restart_at(failed.pipeline, now) if failed.is_crash else None
+        if self._stage is not _Stage.RUNNING or at is None:
+            self.fleet.tell(NodeFailed(tuple(self.fleet.lanes), str(failed.error), failed.node))
+            self._fail(failed.error)
+            return
+        self._metrics.pipeline_restarts.inc()
+        self.fleet.schedule_replacement(failed, at)
+        log.warning("pipeline_restarts", pipeline=failed.pipeline, seconds=round(at - now, 3))
+
+    def _bring_back(self, lanes: tuple[LaneId, ...]) -> None:
+        """The replacement of a pipeline runs: its lanes come back as new ones, at their watermarks."""
+        if lanes:
+            watermarks = self.checkpointer.watermarks(lanes)
+            self.source.restart_lanes({lane: watermarks.get(self.fleet.lanes[lane].partition_id) for lane in lanes})
 
     def _advance_drains(self, now: float) -> None:
         over = [drain for drain in self._drains if drain.advance(self.checkpointer, self._fold_reports, now)]
@@ -363,12 +378,12 @@ class Controller:
 
     def _count_commit(self, result: CommitResult) -> None:
         if result.committed:
-            self._metrics.commits.labels("ok", "NO_ERROR").inc()
+            self._metrics.commits.labels("ok", "NO_ERROR").inc(len(result.committed))
         self._refused.update(partition for partition, code in result.failed.items() if error_for(code) is not None)
         for code in sorted(set(result.failed.values())):
-            outcome = outcome_of(code)
-            self._metrics.commits.labels(outcome.value, code).inc()
-            log.warning("commit_failed", code=code, outcome=outcome.value, partitions=len(result.failed))
+            outcome, count = outcome_of(code), sum(failed == code for failed in result.failed.values())
+            self._metrics.commits.labels(outcome.value, code).inc(count)
+            log.warning("commit_failed", code=code, outcome=outcome.value, partitions=count)
             if (error := error_for(code)) is not None:
                 self._fail(error)
 
@@ -388,7 +403,7 @@ class Controller:
 
     def _admit(self, watermarks: Mapping[PartitionId, Offset]) -> Mapping[PartitionId, Offset]:
         """Let the schedule know of partitions whose start is known now."""
-        for lane in self.lanes.values():
+        for lane in self.fleet.lanes.values():
             if lane.partition_id in watermarks and lane.partition_id not in self._admitted:
                 self._admitted.add(lane.partition_id)
                 self.schedule.admit(lane.partition_id, lane.committed)
@@ -408,9 +423,9 @@ class Controller:
         self._cause = cause
         self._stage = _Stage.DRAINING
         self._deadline = now + self._settings.shutdown_timeout
-        if self.lanes:
+        if self.fleet.lanes:
             reserve = self._settings.shutdown_timeout * _COMMIT_SHARE
-            self._stop_lanes(tuple(self.lanes), self._deadline - reserve)
+            self._stop_lanes(tuple(self.fleet.lanes), self._deadline - reserve)
 
     def _advance_shutdown(self, now: float) -> None:
         match self._stage:
@@ -427,7 +442,7 @@ class Controller:
                 if self.schedule.is_settled(watermarks) or is_late:
                     self._leave()
             case _Stage.LEAVING:
-                if self.source.is_closed and len(self._finished_pipelines) == len(self.pipelines):
+                if self.source.is_closed and len(self._finished_pipelines) == len(self.fleet.pipelines):
                     self._stage = _Stage.DONE
             case _:
                 assert_never(self._stage)
@@ -442,15 +457,12 @@ class Controller:
         watermarks = self.checkpointer.watermarks()
         self._uncommitted = sum(
             1
-            for lane in self.lanes.values()
+            for lane in self.fleet.lanes.values()
             if not self.checkpointer.is_settled(lane.id)
             or not self.schedule.is_settled({p: w for p, w in watermarks.items() if p == lane.partition_id})
         )
-        for pipeline in self.pipelines:
-            pipeline.put(Finish(self._cause))
-        # The pipelines answer no more: a revocation that comes before the source has left is answered here alone.
-        self.lanes.clear()
-        self.owners.clear()
+        # A revocation that comes before the source has left is answered here alone.
+        self.fleet.finish(self._cause)
         self.source.close()
         self._stage = _Stage.LEAVING
 

@@ -31,8 +31,8 @@ class StatusBoard:
     def publish(self, controller: Controller) -> None:
         """Take a new snapshot."""
         now = time.monotonic()
-        lanes = tuple(_lane_status(controller, lane, now) for lane in controller.lanes.values())
-        pipelines = tuple(_pipeline_status(controller, pipeline) for pipeline in controller.pipelines)
+        lanes = tuple(_lane_status(controller, lane, now) for lane in controller.fleet.lanes.values())
+        pipelines = tuple(_pipeline_status(controller, pipeline) for pipeline in controller.fleet.pipelines)
         state = controller.state
         is_ready, reason = _readiness(controller, state, pipelines)
         self.latest = Status(
@@ -49,14 +49,15 @@ class StatusBoard:
             controller_seen=now,
             source_seen=controller.source.seen,
         )
-        self._measure(state, is_ready=is_ready, lanes=lanes)
+        paused = sum(lane.is_paused for lane in controller.fleet.lanes.values())
+        self._measure(state, is_ready=is_ready, lanes=lanes, paused=paused)
 
-    def _measure(self, state: RunState, *, is_ready: bool, lanes: tuple[LaneStatus, ...]) -> None:
+    def _measure(self, state: RunState, *, is_ready: bool, lanes: tuple[LaneStatus, ...], paused: int) -> None:
         metrics = self._metrics
         metrics.set_state(state)
         metrics.ready.set(is_ready)
         metrics.assigned_lanes.set(len(lanes))
-        metrics.paused_lanes.set(sum(lane.state in (LaneState.PAUSED, LaneState.RETRYING) for lane in lanes))
+        metrics.paused_lanes.set(paused)
         metrics.inflight_bytes.set(sum(lane.held_bytes for lane in lanes))
         for lane in lanes:
             metrics.watermark_age_seconds.labels(lane.topic, lane.partition).set(lane.watermark_age_seconds or 0.0)
@@ -73,12 +74,14 @@ def _readiness(controller: Controller, state: RunState, pipelines: tuple[Pipelin
     closed = [pipeline for pipeline in pipelines if not pipeline.is_open]
     if closed:
         return False, f"the sink of pipeline {closed[0].pipeline} is not open: {closed[0].last_error or 'opening'}"
-    return True, "consuming" if controller.lanes else "stands by: the group has no partition for this member"
+    if controller.is_held_back:
+        return False, "paused by an operator"
+    return True, "consuming" if controller.fleet.lanes else "stands by: the group has no partition for this member"
 
 
 def _lane_status(controller: Controller, lane: Lane, now: float) -> LaneStatus:
-    pipeline = controller.owners[lane.id]
-    retry = controller.pipelines[pipeline].retries.get(lane.id)
+    pipeline = controller.fleet.owners[lane.id]
+    retry = controller.fleet.pipelines[pipeline].retries.get(lane.id)
     watermark = controller.checkpointer.watermarks([lane.id]).get(lane.partition_id)
     committed, end, end_seen = lane.committed, lane.end_offset, lane.end_seen
     return LaneStatus(
@@ -114,7 +117,7 @@ def _pipeline_status(controller: Controller, pipeline: Pipeline) -> PipelineStat
     retry = pipeline.open_retry
     return PipelineStatus(
         pipeline=pipeline.number,
-        lanes=sum(owner == pipeline.number for owner in controller.owners.values()),
+        lanes=sum(owner == pipeline.number for owner in controller.fleet.owners.values()),
         is_open=pipeline.is_open,
         attempts=retry.failures if retry else 0,
         last_error=retry.error if retry else None,

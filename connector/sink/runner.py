@@ -1,4 +1,4 @@
-"""One sink instance and its event stream: calls the plugin, measures it, and gives every error a class.
+"""One sink instance and its event stream: calls the plugin and measures it.
 
 Belongs to one pipeline and is called on its thread only.
 """
@@ -8,11 +8,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from connector.api.errors import ConnectorError, FatalError, PoisonError, RefusedError, TransientError
+from connector.api.errors import ConnectorError, PoisonError, RecordErrors, RefusedError, TransientError
 from connector.api.event import Event, Input, InputClosed, Stop
+from connector.sink.plugin import call_plugin, crash
 from connector.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from connector.api.batch import Batch
     from connector.api.event import CloseReason, StopCause
     from connector.api.sink import LaneInfo, Sink, StoredPosition
@@ -23,74 +26,108 @@ log = get_logger(__name__)
 
 
 class SinkRunner:
-    """Calls a sink. Only `ConnectorError`s come out: what a plugin raises besides is a bug in it, and fatal."""
+    """Calls a sink. Only `ConnectorError`s come out: what a plugin raises besides is a crash."""
 
     def __init__(self, sink: Sink[Any], metrics: Metrics) -> None:
-        self._sink = sink
+        self.sink = sink
         self._metrics = metrics
         self.holds_positions = sink.holds_positions
+        self.max_in_flight = sink.max_in_flight
+        self.in_flight = 0  # batches, or parts of them, at an asynchronous sink
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the sink takes one more batch."""
+        return self.max_in_flight <= 1 or self.in_flight < self.max_in_flight
 
     def open(self) -> None:
         """Let the sink connect."""
-        self._call(self._sink.open)
+        self._call(self.sink.open)
+
+    def probe(self) -> None:
+        """Ask whether the destination is there.
+
+        Raises:
+            TransientError: It is not.
+        """
+        self._call(self.sink.probe)
 
     def write(self, batch: Batch) -> None:
         """Send one batch; returns when it is durable."""
         started = time.monotonic()
         outcome = "fatal"
         try:
-            self._call(self._sink.on_event, Input(batch.metadata.lane, batch.metadata, batch))
+            self._call(self.sink.on_event, Input(batch.metadata.lane, batch.metadata, batch))
             outcome = "ok"
-        except TransientError:
-            outcome = "transient"
-            raise
-        except PoisonError:
-            outcome = "poison"
-            raise
-        except RefusedError:
-            outcome = "refused"
+        except ConnectorError as error:
+            outcome = _outcome(error)
             raise
         finally:
             self._metrics.sink_write_seconds.labels(outcome).observe(time.monotonic() - started)
 
+    def submit(self, batch: Batch, done: Callable[[ConnectorError | None], None]) -> None:
+        """Let an asynchronous sink begin; `done` is called once, from any thread, also with what `submit` raises."""
+        started = time.monotonic()
+
+        def settle(error: BaseException | None = None) -> None:
+            self._metrics.sink_write_seconds.labels(_outcome(error)).observe(time.monotonic() - started)
+            if error is not None and not isinstance(error, ConnectorError):
+                error = crash(self._metrics, self.sink, error)
+            done(error)
+
+        self.in_flight += 1
+        try:
+            self.sink.submit(batch, settle)
+        except Exception as error:  # noqa: BLE001 - whatever it is, `settle` gives it its class
+            settle(error)
+
+    def settled(self, error: ConnectorError | None) -> None:
+        """Note that an asynchronous sink is done with a part."""
+        self.in_flight -= 1
+        if error is not None:
+            self._metrics.sink_errors.labels(type(error).__name__).inc()
+
     def claim(self, lane: LaneInfo) -> StoredPosition | None:
         """Take ownership of a lane in a sink that holds positions."""
-        position: StoredPosition | None = self._call(self._sink.claim, lane)
+        position: StoredPosition | None = self._call(self.sink.claim, lane)
         return position
 
     def close_lane(self, lane: LaneId, reason: CloseReason) -> None:
         """Tell the sink that a lane gets no more records."""
-        self._tell(InputClosed(lane, reason))
+        self.tell(InputClosed(lane, reason))
 
     def stop(self, cause: StopCause) -> None:
         """Send the last event and let go."""
-        self._tell(Stop(cause))
+        self.tell(Stop(cause))
         self.close()
 
     def close(self) -> None:
         """Let the sink go. Its data is durable already, so an error here is told and goes no further."""
         try:
-            self._call(self._sink.close)
+            self._call(self.sink.close)
         except ConnectorError as error:
             log.warning("sink_close_failed", error=str(error))
 
-    def _tell(self, event: Event) -> None:
-        # Nothing depends on how a sink takes a notice: the batches before it are durable already.
+    def tell(self, event: Event) -> None:
+        """Give the sink an event that carries no records. Nothing depends on how it takes it: batches are durable."""
         try:
-            self._call(self._sink.on_event, event)
+            self._call(self.sink.on_event, event)
         except ConnectorError as error:
             log.warning("sink_notice_failed", notice=type(event).__name__, error=str(error))
 
     def _call(self, function: Any, *arguments: Any) -> Any:
-        try:
-            return function(*arguments)
-        except ConnectorError as error:
-            self._metrics.sink_errors.labels(type(error).__name__).inc()
-            raise
-        except Exception as error:
-            self._metrics.sink_errors.labels(type(error).__name__).inc()
-            log.exception("sink_bug", sink=type(self._sink).__name__)
-            raise FatalError(
-                f"{type(self._sink).__name__} raised {type(error).__name__}: {error}. A sink raises TransientError for "
-                "what may work later and PoisonError for a record it can never write; anything else is a bug in it."
-            ) from error
+        return call_plugin(self._metrics, self.sink, function, *arguments)
+
+
+def _outcome(error: BaseException | None) -> str:
+    match error:
+        case None:
+            return "ok"
+        case TransientError():
+            return "transient"
+        case PoisonError() | RecordErrors():
+            return "poison"
+        case RefusedError():
+            return "refused"
+        case _:
+            return "fatal"

@@ -13,8 +13,10 @@ from connector.lane.lane import Lane
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from connector.api.sink import StoredPosition
     from connector.api.types import Offset
     from connector.source.position import TopicFacts
+    from connector.source.starts import Found
 
 Key = tuple[str, int]  # topic and partition
 
@@ -35,10 +37,12 @@ class Held:
     facts: TopicFacts
     wait: Wait | None = None
     retry_at: float = 0.0  # when POSITION and RANGE are tried again, time.monotonic()
-    start: Offset | None = None  # decided already, whatever the sink or the group say
+    stored: StoredPosition | None = None  # what the sink holds, once it was asked
+    decided: Found | None = None  # where it starts, whatever the sink or the group say
     next_offset: Offset | None = None  # of the next record to give to the lane; None while it waits for its start
     end: Offset | None = None  # a bounded run stops here
     is_paused: bool = False  # by the lane's high mark
+    is_held_back: bool = False  # by an operator, as all lanes are then
     is_ended: bool = False  # everything up to `end` is in the lane
     is_announced: bool = False  # the controller knows that it has ended
     is_retired: bool = False  # and committed there
@@ -50,7 +54,7 @@ class Held:
     @property
     def is_flowing(self) -> bool:
         """Whether the client should fetch it: the one place where the reasons to pause are read together."""
-        return self.wait is None and not self.is_paused and not self.is_ended
+        return self.wait is None and not self.is_paused and not self.is_held_back and not self.is_ended
 
 
 class Assignment:
@@ -58,6 +62,7 @@ class Assignment:
 
     def __init__(self) -> None:
         self.lanes_bytes = 128 * 2**20  # what the lanes share
+        self.is_held_back = False  # an operator has paused the run: new lanes begin paused
         self._held: dict[Key, Held] = {}
         self._by_id: dict[LaneId, Held] = {}
         self._ids = count(1)
@@ -87,7 +92,7 @@ class Assignment:
         lane = Lane(
             LaneId(number), PartitionId(number), key[0], key[1], topic_id=facts.topic_id, awaits_sink=awaits_sink
         )
-        held = Held(lane, facts)
+        held = Held(lane, facts, is_held_back=self.is_held_back)
         self._held[key] = held
         self._by_id[lane.id] = held
         self._changed()

@@ -28,6 +28,7 @@ AssignmentStrategy: TypeAlias = Literal["cooperative-sticky", "range", "roundrob
 DEFAULT_STRATEGY: AssignmentStrategy = "cooperative-sticky"
 DEFAULT_MAX_POLL_INTERVAL_MS = 300_000  # librdkafka's own default
 MAX_POLL_INTERVAL = "max.poll.interval.ms"
+BLACKLIST = "topic.blacklist"
 
 
 def format_value(value: Value) -> str:
@@ -175,7 +176,8 @@ class ClientSettings:
     """What the client's properties are made from.
 
     `assignment_strategy` is None when it was not set, which leaves `auto` free. `properties` are the
-    `CONNECTOR_KAFKA_*` ones, by librdkafka's names, already checked by `connector.config`.
+    `CONNECTOR_KAFKA_*` ones, by librdkafka's names, already checked by `connector.config`. `dlq_topic` is a topic that
+    no pattern may subscribe to.
     """
 
     bootstrap_servers: str
@@ -183,6 +185,7 @@ class ClientSettings:
     group_protocol: ProtocolChoice = "auto"
     assignment_strategy: AssignmentStrategy | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
+    dlq_topic: str | None = None
 
     @property
     def max_poll_interval_ms(self) -> int:
@@ -238,9 +241,21 @@ def client_properties(
         "queued.min.messages": max(1, queue_bytes // 2 // RECORD_OVERHEAD_BYTES),
         "fetch.max.bytes": fetch_max_bytes,
     }
+    if settings.dlq_topic is not None:
+        properties[BLACKLIST] = _blacklist(settings)
     if protocol == "classic":
         properties["partition.assignment.strategy"] = settings.assignment_strategy or DEFAULT_STRATEGY
     return properties
+
+
+def _blacklist(settings: ClientSettings) -> str:
+    """Return the topics that the client is blind for: the user's, and the dead letter topic.
+
+    Under the consumer protocol (KIP-848) the broker matches patterns and assigns the partitions of that topic all the
+    same; the client passes them over, and another member has as many fewer of the others.
+    """
+    own = f"^{settings.dlq_topic}$".replace(".", "[.]")
+    return ",".join(filter(None, (settings.properties.get(BLACKLIST), own)))
 
 
 def admin_properties(settings: ClientSettings) -> dict[str, Value]:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from connector.api.errors import (
     AuthenticationError,
@@ -34,10 +34,10 @@ from connector.source.client_errors import fatal_error, lacks_consumer_protocol
 from connector.source.cluster import Cluster, ClusterView, client_subscription
 from connector.source.commits import Commits
 from connector.source.lookout import Lookout
-from connector.source.position import StartPolicies
+from connector.source.position import Cause, StartPolicies
 from connector.source.rebalance import Rebalance
 from connector.source.router import Router
-from connector.source.starts import Starts
+from connector.source.starts import Found, Starts
 from connector.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -108,6 +108,11 @@ class _Resume:
 
 
 @dataclass(frozen=True, slots=True)
+class _HoldBack:
+    is_held_back: bool
+
+
+@dataclass(frozen=True, slots=True)
 class _Close:
     pass
 
@@ -129,8 +134,10 @@ class KafkaSource:
         self._metrics = metrics
         self._client_factory = client_factory
         self._cluster = cluster or Cluster(settings.admin_properties, settings.subscription)
-        self._commands: deque[_Commit | _StartLane | _Restart | _Resume | _Close] = deque()
-        self._events: SimpleQueue[SourceEvent[Lane] | FatalError] = SimpleQueue()
+        self._commands: deque[_Commit | _StartLane | _Restart | _Resume | _HoldBack | _Close] = deque()
+        # Not a SimpleQueue: in CPython 3.11 its get waits without end, when a signal handler of the main thread runs
+        # beyond the timeout.
+        self._events: Queue[SourceEvent[Lane] | FatalError] = Queue()
         self._results: deque[CommitResult] = deque()
         self._assignment = Assignment()
         self._starts = Starts(self._cluster, settings.subscription, settings.policies, metrics)
@@ -204,6 +211,10 @@ class KafkaSource:
     def restart_lanes(self, positions: Mapping[LaneId, Offset | None]) -> None:
         """Fence lanes and bring their partitions back as new ones."""
         self._commands.append(_Restart(dict(positions)))
+
+    def hold_back(self, is_held_back: bool) -> None:
+        """Give no more records to the lanes, or give them again."""
+        self._commands.append(_HoldBack(is_held_back))
 
     def close(self) -> None:
         """Leave the group; `is_closed` tells when. Drain and commit first: lanes that are still held are dropped."""
@@ -412,6 +423,8 @@ class KafkaSource:
                     self._restart(restarts)
                 case _Resume(lane):
                     self._resume(lane)
+                case _HoldBack(is_held_back):
+                    self._hold_back(is_held_back)
                 case _Close():
                     self._is_closing = True
         if answers and self._failure is None:
@@ -424,10 +437,30 @@ class KafkaSource:
             if held.is_flowing:
                 self._rebalance.point(self._get_client(), [held])
 
+    def _hold_back(self, is_held_back: bool) -> None:
+        """Pause every lane, or let them flow again; new lanes follow. The member stays in the group."""
+        if self._assignment.is_held_back == is_held_back or self._failure is not None:
+            return
+        self._assignment.is_held_back = is_held_back
+        flowing = [held for held in self._assignment if held.is_flowing]
+        for held in self._assignment:
+            held.is_held_back = is_held_back
+        if self._client is None:
+            return
+        if is_held_back and flowing:
+            self._client.pause([TopicPartition(*held.key) for held in flowing])
+        elif not is_held_back:
+            self._rebalance.point(self._client, [held for held in self._assignment if held.is_flowing])
+
     def _restart(self, positions: Mapping[LaneId, Offset | None]) -> None:
         lanes = [held for lane in positions if (held := self._assignment.by_lane(lane)) is not None]
         if lanes and self._failure is None:
-            starts = {held.key: at for held in lanes if (at := positions[held.lane.id]) is not None}
+            known = {} if self._settings.asks_sink else positions  # a sink that holds positions knows better
+            starts = {
+                held.key: Found(at, Cause.RESTARTED, None, held.facts)
+                for held in lanes
+                if (at := known.get(held.lane.id)) is not None
+            }
             self._rebalance.abandon(self._get_client(), lanes)
             self._rebalance.replace(self._get_client(), lanes, starts)
 

@@ -22,7 +22,7 @@ from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass
 from itertools import count
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue, SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -99,7 +99,10 @@ class MemorySource:
         self._drain_timeout = drain_timeout
         self._lane_bytes = lane_bytes
         self._steps: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._events: SimpleQueue[SourceEvent[Lane] | FatalError] = SimpleQueue()
+        self._is_held_back = False
+        # Not a SimpleQueue: in CPython 3.11 its get waits without end, when a signal handler of the main thread runs
+        # beyond the timeout.
+        self._events: Queue[SourceEvent[Lane] | FatalError] = Queue()
         self._results: deque[CommitResult] = deque()
         self._log: dict[Key, list[Message]] = {}
         self._held: dict[LaneId, _Held] = {}
@@ -148,6 +151,10 @@ class MemorySource:
         """Bring these partitions back as new lanes."""
         asked = dict(positions)
         self._steps.put(lambda: self._restart(asked))
+
+    def hold_back(self, is_held_back: bool) -> None:
+        """Give no more records to the lanes, or give them again."""
+        self._steps.put(lambda: self._hold_back(is_held_back))
 
     def close(self) -> None:
         """Leave; `is_closed` tells when."""
@@ -288,7 +295,7 @@ class MemorySource:
 
     def _feed(self, held: _Held) -> None:
         """Put what the log has into a lane, until it is full or at its end."""
-        if held.next_offset is None or held.is_ended:
+        if held.next_offset is None or held.is_ended or self._is_held_back:
             return
         end = self._end_of(held)
         log = self._log.get(held.key, [])
@@ -304,6 +311,11 @@ class MemorySource:
             held.is_ended = True
             held.next_offset = Offset(max(end, held.next_offset))
             held.lane.put(Chunk([], held.next_offset, is_last=True))
+
+    def _hold_back(self, is_held_back: bool) -> None:
+        self._is_held_back = is_held_back
+        for held in list(self._held.values()):
+            self._feed(held)
 
     def _ask_feed(self, lane: Lane) -> None:
         self._steps.put(lambda: self._feed_again(lane.id))

@@ -1,0 +1,145 @@
+"""Makes the parts of a run from its configuration: sinks, transforms, pipelines, and the source's settings.
+
+The configuration is replaced when a plugin is reloaded, so a pipeline that is made later has the newest version.
+"""
+
+from __future__ import annotations
+
+import logging
+import platform
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from connector.api.sink import SinkContext
+from connector.dlq.flood import FloodLimit
+from connector.dlq.writer import DeadLetterWriter, OnTooLarge, WriterSettings
+from connector.pipeline.batcher import BatchLimits
+from connector.pipeline.decode import Format
+from connector.pipeline.rejects import OnPoison, Rejects
+from connector.pipeline.screen import Screen, Tombstones
+from connector.pipeline.worker import Pipeline, PipelineSettings, Plugins
+from connector.sink.retry import Backoff
+from connector.source.client_config import admin_properties, client_properties, is_eager, protocols
+from connector.source.consumer import ClientPlan, SourceSettings
+from connector.source.position import StartPolicies
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from connector.api.event import Event
+    from connector.api.sink import Sink
+    from connector.api.transform import Transform
+    from connector.config.load import Config, TransformConfig
+    from connector.pipeline.messages import Report
+    from connector.telemetry.metrics import Metrics
+
+
+class Workshop:
+    """Makes parts. `config` is replaced as a whole, by the thread `verbs`; what is made on other threads reads it."""
+
+    def __init__(self, config: Config, metrics: Metrics, report: Callable[[Report], None]) -> None:
+        self.config = config
+        self._metrics = metrics
+        self._report = report
+
+    def make_pipeline(self, number: int, incarnation: int, notices: Sequence[Event]) -> Pipeline:
+        """Return a pipeline; nothing of it connects before it starts."""
+        transforms = [(each.name, partial(self.make_transform, each.name, number)) for each in self.config.transforms]
+        return Pipeline(
+            number=number,
+            incarnation=incarnation,
+            plugins=Plugins(partial(self.make_sink, number), transforms),
+            rejects=self._make_rejects(),
+            settings=_pipeline_settings(self.config),
+            metrics=self._metrics,
+            report=self._report,
+            notices=notices,
+        )
+
+    def make_plugin(self, operator_id: str, number: int) -> Callable[[], Sink[Any] | Transform[Any]]:
+        """Return what makes a pipeline's instance of the sink (`sink`) or of a transform."""
+        if operator_id == "sink":
+            return partial(self.make_sink, number)
+        return partial(self.make_transform, operator_id, number)
+
+    def make_sink(self, number: int = 0) -> Sink[Any]:
+        """Return a pipeline's own sink."""
+        return self.config.sink(self.config.sink_settings, self._context(number))
+
+    def make_transform(self, name: str, number: int) -> Transform[Any]:
+        """Return a pipeline's own transform."""
+        found: TransformConfig = next(each for each in self.config.transforms if each.name == name)
+        return found.transform(found.settings, self._context(number))
+
+    def _context(self, number: int) -> SinkContext:
+        settings = self.config.settings
+        return SinkContext(
+            group_id=settings.group_id, pipeline=number, pipelines=settings.pipelines, host=platform.node()
+        )
+
+    def _make_rejects(self) -> Rejects:
+        settings = self.config.settings
+        flood = FloodLimit(
+            max_ratio=settings.dlq_max_ratio, window=settings.dlq_window, max_consecutive=settings.dlq_max_consecutive
+        )
+        writer = None
+        if settings.on_poison == "dlq" and settings.dlq_topic is not None:
+            writer = DeadLetterWriter(
+                WriterSettings(settings.dlq_topic, OnTooLarge(settings.dlq_on_too_large)),
+                _connection(self.config),
+                self._metrics,
+            )
+        return Rejects(OnPoison(settings.on_poison), settings.group_id, self._metrics, flood, writer)
+
+
+def source_settings(config: Config, *, asks_sink: bool) -> SourceSettings:
+    """Return what the source needs. `asks_sink`: the sink holds positions."""
+    settings = config.settings
+    return SourceSettings(
+        subscription=settings.topics,
+        plan=partial(_plan, config),
+        admin_properties=_connection(config),
+        policies=StartPolicies(
+            new_group=settings.start,
+            new_partition=settings.start_new_partition,
+            on_expired=settings.start_on_expired,
+            on_out_of_range=settings.start_on_out_of_range,
+            on_recreated=settings.start_on_recreated,
+        ),
+        asks_sink=asks_sink,
+        drain_timeout=settings.drain_timeout,
+        startup_timeout=settings.startup_timeout,
+        fails_on_missing_topic=settings.missing_topic == "fail",
+        is_bounded=settings.stop is not None,
+        stop_time=None if settings.stop == "end" else settings.stop,
+    )
+
+
+def _plan(config: Config, brokers: int) -> ClientPlan:
+    shares = config.shares(brokers)
+    names = protocols(config.client)
+    properties = {
+        name: client_properties(
+            config.client, name, queue_bytes=shares.client_queue_bytes, fetch_max_bytes=shares.fetch_max_bytes
+        )
+        for name in names
+    }
+    logger = {"logger": logging.getLogger("librdkafka")}
+    return ClientPlan(
+        protocols=tuple((name, {**properties[name], **logger}) for name in names),
+        is_eager=is_eager(config.client, names[-1]),
+        lanes_bytes=shares.lanes_bytes,
+    )
+
+
+def _pipeline_settings(config: Config) -> PipelineSettings:
+    settings = config.settings
+    return PipelineSettings(
+        limits=BatchLimits(settings.batch_rows, settings.batch_bytes, settings.batch_linger),
+        backoff=Backoff(settings.retry_initial, settings.retry_max, settings.retry_limit),
+        screen=Screen(Format(settings.key_format), Format(settings.value_format), Tombstones(settings.tombstones)),
+    )
+
+
+def _connection(config: Config) -> Mapping[str, Any]:
+    return {**admin_properties(config.client), "logger": logging.getLogger("librdkafka")}

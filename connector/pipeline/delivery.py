@@ -1,0 +1,155 @@
+"""One batch's way through the transforms to the sink: bad records are isolated, and each record ends in one outcome.
+
+Belongs to one pipeline and is called on its thread. A bad record is known by the plugin's own word (`RecordErrors`), or
+found by halving the batch; it is then rejected by `CONNECTOR_ON_POISON`, and the rest goes on (INV-8).
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING
+
+from connector.api.errors import ConnectorError, PoisonError, RecordErrors, TransientError
+from connector.pipeline.messages import Settled
+from connector.pipeline.work import Part
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from connector.pipeline.rejects import Rejects
+    from connector.pipeline.transform import TransformRunner
+    from connector.pipeline.work import Flight
+    from connector.sink.runner import SinkRunner
+    from connector.telemetry.metrics import Metrics
+
+
+class Delivery:
+    """Moves flights on. `settled` is called, from any thread, with what an asynchronous sink says of a part.
+
+    `runner` and `transforms` are replaced between batches when a plugin is reloaded.
+    """
+
+    def __init__(
+        self,
+        runner: SinkRunner,
+        transforms: Sequence[TransformRunner],
+        rejects: Rejects,
+        metrics: Metrics,
+        settled: Callable[[Settled], None],
+    ) -> None:
+        self.runner = runner
+        self.transforms = list(transforms)
+        self._rejects = rejects
+        self._metrics = metrics
+        self._settled = settled
+        self._tickets = count()
+
+    def advance(self, flight: Flight) -> None:
+        """Move a flight as far as it goes: until it is done, or all of it is with an asynchronous sink.
+
+        Raises:
+            TransientError: A part, which stays where it is, may go later.
+            RefusedError: The lane belongs to somebody else by now.
+            FatalError: The end: a declared fatal error, a plugin that crashed, or poison under `fail`.
+        """
+        while flight.parts:
+            part = flight.parts[0]
+            try:
+                if part.stage < len(self.transforms):
+                    self._transform(flight, part)
+                    continue
+                if self.runner.holds_positions:
+                    # The next write moves the sink's position past the rejected records: their letters come first.
+                    self._rejects.confirm(flight.letters)
+                if self.runner.max_in_flight > 1:
+                    self._submit(flight, part)
+                else:
+                    self.runner.write(part.batch)
+                    flight.parts.popleft()
+                    self._written(part)
+            except RecordErrors as error:
+                flight.parts.popleft()
+                self._divide(flight, part, error.errors)
+            except PoisonError as error:
+                flight.parts.popleft()
+                self._halve(flight, part, error)
+        if flight.letters:
+            self._rejects.confirm(flight.letters)
+
+    def settle(self, flight: Flight, ticket: int, error: ConnectorError | None) -> None:
+        """Take an asynchronous sink's word on a part of a flight; what is left to do of it is a part again.
+
+        Raises:
+            ConnectorError: As for `advance`.
+        """
+        part = flight.at_sink.pop(ticket)
+        self.runner.settled(error)
+        match error:
+            case None:
+                self._written(part)
+            case RecordErrors():
+                self._divide(flight, part, error.errors)
+            case PoisonError():
+                self._halve(flight, part, error)
+            case _:
+                flight.parts.append(part)
+                raise error
+
+    def reject(self, flight: Flight, part: Part, index: int, stage: str, error: PoisonError) -> None:
+        """End one record of a part by `CONNECTOR_ON_POISON`."""
+        letter = self._rejects.reject(part.batch, index, stage, error, flight.attempts)
+        if letter is not None:
+            flight.letters.append(letter)
+
+    def _stage(self, part: Part) -> str:
+        return self.transforms[part.stage].name if part.stage < len(self.transforms) else "write"
+
+    def _transform(self, flight: Flight, part: Part) -> None:
+        transform = self.transforms[part.stage]
+        result = transform.apply(part.batch)
+        flight.parts.popleft()
+        filtered = len(part.batch) - len(result)
+        if filtered > 0:
+            self._metrics.filtered_records.labels(part.batch.metadata.topic, transform.name).inc(filtered)
+        if len(result):
+            flight.parts.appendleft(Part(result, part.stage + 1))
+
+    def _submit(self, flight: Flight, part: Part) -> None:
+        flight.parts.popleft()
+        ticket = next(self._tickets)
+        lane, sequence = part.batch.metadata.lane, flight.sequence
+        flight.at_sink[ticket] = part
+        self.runner.submit(part.batch, lambda error: self._settled(Settled(lane, sequence, ticket, error)))
+
+    def _written(self, part: Part) -> None:
+        topic = part.batch.metadata.topic
+        self._metrics.written_records.labels(topic).inc(len(part.batch))
+        self._metrics.written_bytes.labels(topic).inc(part.batch.size_bytes)
+        self._rejects.note_written(len(part.batch))
+
+    def _divide(self, flight: Flight, part: Part, errors: Mapping[int, TransientError | PoisonError]) -> None:
+        """The plugin knows which records failed. At the sink all others are durable; at a transform none is done."""
+        batch = part.batch
+        others = [index for index in range(len(batch)) if index not in errors]
+        again = [index for index, error in errors.items() if isinstance(error, TransientError)]
+        if part.stage < len(self.transforms):
+            again += others
+        else:
+            self._written(Part(batch.select(others)))
+        if again:
+            flight.parts.appendleft(Part(batch.select(sorted(again)), part.stage))
+        for index, error in errors.items():
+            if isinstance(error, PoisonError):
+                self.reject(flight, part, index, self._stage(part), error)
+        transient = next((error for error in errors.values() if isinstance(error, TransientError)), None)
+        if transient is not None:
+            raise transient
+
+    def _halve(self, flight: Flight, part: Part, error: PoisonError) -> None:
+        batch = part.batch
+        if len(batch) == 1:
+            self.reject(flight, part, 0, self._stage(part), error)
+            return
+        middle = len(batch) // 2
+        flight.parts.appendleft(Part(batch.slice(middle, len(batch)), part.stage))
+        flight.parts.appendleft(Part(batch.slice(0, middle), part.stage))

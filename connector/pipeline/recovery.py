@@ -1,0 +1,81 @@
+"""When a pipeline tries again: backoff for each lane, and one circuit breaker for its sink.
+
+Belongs to one pipeline and is called on its thread; it sets no timers itself.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from connector.api.errors import FatalError, TransientError
+from connector.pipeline.messages import Retry
+from connector.sink.breaker import Breaker
+from connector.telemetry.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from connector.sink.retry import Backoff
+    from connector.telemetry.metrics import Metrics
+
+log = get_logger(__name__)
+
+
+class Recovery:
+    """Counts failures and says when the next try is."""
+
+    def __init__(self, backoff: Backoff, metrics: Metrics) -> None:
+        self._backoff = backoff
+        self._breaker = Breaker(backoff)
+        self._metrics = metrics
+
+    @property
+    def opens_until(self) -> float | None:
+        """Until when the breaker is open, time.monotonic(); None: it is closed."""
+        return self._breaker.retry_at
+
+    def failed(self, before: Retry | None, error: TransientError, doing: str) -> Retry:
+        """Note a failure of a lane, or of opening the sink, and return when to try again.
+
+        Raises:
+            FatalError: `CONNECTOR_RETRY_LIMIT` is used up.
+        """
+        failures = (before.failures if before else 0) + 1
+        if self._backoff.is_exhausted(failures):
+            raise FatalError(
+                f"{doing} failed {failures} times (last error: {error}): CONNECTOR_RETRY_LIMIT is used up. Raise it or "
+                "leave it unset to go on trying."
+            ) from error
+        delay = self._backoff.delay(failures)
+        self._metrics.sink_retries.inc()
+        log.warning("sink_retry", doing=doing, failures=failures, error=str(error), next_try_seconds=round(delay, 3))
+        return Retry(failures, str(error), time.monotonic() + delay)
+
+    def note_failure(self) -> None:
+        """The sink failed transiently, for whatever lane."""
+        if self._breaker.failed(time.monotonic()):
+            self._metrics.breaker_opens.inc()
+            log.warning("breaker_open", seconds=round((self._breaker.retry_at or 0) - time.monotonic(), 3))
+
+    def note_success(self) -> bool:
+        """The sink works; true if that has closed the breaker: nobody needs to wait for the rest of a backoff."""
+        was_open = self._breaker.succeeded()
+        if was_open:
+            log.info("breaker_closed")
+        return was_open
+
+    def obstacle(self, before: Retry | None, probe: Callable[[], None]) -> Retry | None:
+        """Return why nothing may be tried now, and until when; None: go on. Half open, the sink is asked first."""
+        now = time.monotonic()
+        reason = before.error if before else "the circuit breaker is open"
+        if self._breaker.allows(now):
+            if not self._breaker.is_open:
+                return None
+            try:
+                probe()
+                return None
+            except TransientError as error:
+                self.note_failure()
+                reason = str(error)
+        return Retry(before.failures if before else 0, reason, self._breaker.retry_at or now)

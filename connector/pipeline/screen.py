@@ -1,0 +1,78 @@
+"""What a batch loses before the transforms: records that cannot be decoded, and unwanted tombstones.
+
+Called on the pipeline's thread, once for each batch. With formats `bytes` and tombstones `write` it costs nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from connector.api.errors import PoisonError
+from connector.pipeline.decode import Format, decode
+
+if TYPE_CHECKING:
+    from connector.api.batch import Batch
+
+
+class Tombstones(Enum):
+    """`CONNECTOR_TOMBSTONES`: what a record without a value is."""
+
+    WRITE = "write"  # a record like others
+    DELETE = "delete"  # the sink deletes what its key names
+    IGNORE = "ignore"
+    FAIL = "fail"  # poison
+
+
+class UndecodableError(PoisonError):
+    """A key or value is not what its format says."""
+
+
+class TombstoneError(PoisonError):
+    """A record without a value, under `CONNECTOR_TOMBSTONES=fail`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Screened:
+    """A whole batch with its columns decoded, and what of it goes no further."""
+
+    batch: Batch
+    poison: dict[int, tuple[str, PoisonError]] = field(default_factory=dict)  # stage and error, by index
+    ignored: frozenset[int] = frozenset()
+
+    def rest(self) -> Batch:
+        """Return what goes on."""
+        if not self.poison and not self.ignored:
+            return self.batch
+        gone = self.ignored | self.poison.keys()
+        return self.batch.select([index for index in range(len(self.batch)) if index not in gone])
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """The formats and the policy of a run."""
+
+    key_format: Format = Format.BYTES
+    value_format: Format = Format.BYTES
+    tombstones: Tombstones = Tombstones.WRITE
+
+    def look(self, batch: Batch) -> Screened:
+        """Decode a batch's columns and find what goes no further."""
+        poison: dict[int, tuple[str, PoisonError]] = {}
+        ignored: frozenset[int] = frozenset()
+        if self.tombstones in (Tombstones.IGNORE, Tombstones.FAIL):
+            empty = frozenset(index for index, value in enumerate(batch.column("value")) if value is None)
+            if self.tombstones is Tombstones.IGNORE:
+                ignored = empty
+            else:
+                error = TombstoneError("the record has no value, and CONNECTOR_TOMBSTONES=fail")
+                poison = dict.fromkeys(empty, ("tombstones", error))
+        decoded: dict[str, Any] = {}
+        for name, format_ in (("key", self.key_format), ("value", self.value_format)):
+            if format_ is not Format.BYTES:
+                decoded[name], problems = decode(batch.column(name), format_)
+                for index, problem in problems.items():
+                    poison[index] = ("decode", UndecodableError(f"{name} is {problem}"))
+        batch.decoded = decoded
+        return Screened(batch, poison, ignored)

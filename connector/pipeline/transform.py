@@ -1,0 +1,44 @@
+"""One transform instance of a pipeline: calls the plugin. On the pipeline's thread only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from connector.api.errors import ConnectorError
+from connector.sink.plugin import call_plugin
+from connector.telemetry.logs import get_logger
+
+if TYPE_CHECKING:
+    from connector.api.batch import Batch
+    from connector.api.transform import Transform
+    from connector.telemetry.metrics import Metrics
+
+log = get_logger(__name__)
+
+
+class TransformRunner:
+    """Calls a transform. Only `ConnectorError`s come out: what a plugin raises besides is a crash."""
+
+    def __init__(self, name: str, transform: Transform[Any], metrics: Metrics) -> None:
+        self.name = name
+        self._transform = transform
+        self._metrics = metrics
+
+    def open(self) -> None:
+        """Let the transform prepare."""
+        self._call(self._transform.open)
+
+    def apply(self, batch: Batch) -> Batch:
+        """Return what goes on."""
+        result: Batch = self._call(self._transform.apply, batch)
+        return result
+
+    def close(self) -> None:
+        """Let the transform go."""
+        try:
+            self._call(self._transform.close)
+        except ConnectorError as error:
+            log.warning("transform_close_failed", transform=self.name, error=str(error))
+
+    def _call(self, function: Any, *arguments: Any) -> Any:
+        return call_plugin(self._metrics, self._transform, function, *arguments)

@@ -1,0 +1,65 @@
+"""What a pipeline has under way: a lane's work, its batches at the sink, and the pieces of a batch."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from connector.api.batch import Batch
+    from connector.api.types import Epoch
+    from connector.dlq.letter import Letter
+    from connector.lane.lane import Lane
+    from connector.pipeline.batcher import Batcher
+    from connector.pipeline.messages import Retry, StopLanes
+
+
+@dataclass(slots=True, eq=False)
+class Part:
+    """A batch, or a piece of one around a bad record, and the stage it stands before: a transform, then the sink."""
+
+    batch: Batch
+    stage: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """One batch of a lane between its delivery and its acknowledgement."""
+
+    sequence: int
+    size_bytes: int
+    parts: deque[Part] = field(default_factory=deque)
+    at_sink: dict[int, Part] = field(default_factory=dict)  # submitted to an asynchronous sink, by ticket
+    letters: list[Letter] = field(default_factory=list)  # dead letters that are not confirmed yet
+    attempts: int = 1  # at whatever of it was tried last
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every record of it has ended in a counted outcome."""
+        return not (self.parts or self.at_sink or self.letters)
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """One lane and what is under way for it."""
+
+    lane: Lane
+    epoch: Epoch
+    batcher: Batcher
+    sequence: int = 0  # of the next batch
+    flights: dict[int, Flight] = field(default_factory=dict)  # by sequence, in order
+    needs_claim: bool = False
+    is_stalled: bool = False  # the sink was told that it gets no records
+    retry: Retry | None = None
+    stop: StopLanes | None = None  # it leaves, and waits for an asynchronous sink
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether nothing may be taken from the lane: a batch has failed, its position is not known, or it leaves."""
+        return self.retry is not None or self.needs_claim or self.stop is not None
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether everything that was taken is done."""
+        return not self.flights and self.batcher.next_offset is None
