@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
+_FILE = "params.json"
+
 
 @dataclass(frozen=True, slots=True)
 class _Set:
@@ -51,19 +53,19 @@ class Params:
 
     Args:
         model: `params_type` of the sink: a field for each parameter, each with a default. None: the sink takes none.
-        store: File that they are kept in, its directory made when missing; None: they are gone when the process ends.
+        directory: `CONNECTOR_STATE_DIR`, made when missing; None: they are gone when the process ends.
 
     Raises:
         ConfigError: A parameter has no default, or the directory cannot be used.
     """
 
-    def __init__(self, model: type[Settings] | None, store: Path | None) -> None:
+    def __init__(self, model: type[Settings] | None, directory: Path | None) -> None:
         self._model = _checked(model)
-        self._store = store
+        self._store = directory / _FILE if directory is not None else None
         self._set = _Set({}, None)  # replaced as a whole
-        if store is not None:
-            _prepare(store.parent)
-            self._take(_read(store))
+        if self._store is not None:
+            _prepare(self._store.parent)
+            self._take(_read(self._store))
 
     def set(self, key: str, value: JsonValue) -> ParamUpdate:
         """Check and store a parameter; returns the event to deliver. Blocks for the disk.

@@ -32,7 +32,7 @@ class Tuning(Settings):
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    return tmp_path / "state" / "params-acme.json"
+    return tmp_path / "state" / "params.json"
 
 
 def refused(params: Params, key: str, value: Any) -> str:
@@ -48,7 +48,7 @@ def events_in_log(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 
 
 def test_what_is_set_is_told_as_the_model_makes_it_and_replayed_until_it_is_deleted(store: Path) -> None:
-    params = Params(Tuning, store)
+    params = Params(Tuning, store.parent)
     assert params.all() == ()
     assert params.set("rate", 25) == ParamUpdate("rate", 25)
     assert params.set("pause", "5m") == ParamUpdate("pause", 300.0)
@@ -62,11 +62,11 @@ def test_what_is_set_is_told_as_the_model_makes_it_and_replayed_until_it_is_dele
 
 
 def test_what_is_set_survives_a_restart_and_what_is_deleted_does_not_come_back(store: Path) -> None:
-    params = Params(Tuning, store)
+    params = Params(Tuning, store.parent)
     params.set("rate", 25)
     params.set("pause", "5m")
     params.delete("rate")
-    assert Params(Tuning, store).all() == params.all() == (ParamUpdate("pause", 300.0),)
+    assert Params(Tuning, store.parent).all() == params.all() == (ParamUpdate("pause", 300.0),)
     assert [file.name for file in store.parent.iterdir()] == [store.name]
     assert store.stat().st_mode & 0o077 == 0
 
@@ -79,7 +79,7 @@ def test_without_a_store_nothing_is_kept() -> None:
 
 
 def test_an_unknown_key_or_a_wrong_value_is_refused_and_changes_nothing(store: Path) -> None:
-    params = Params(Tuning, store)
+    params = Params(Tuning, store.parent)
     params.set("rate", 5)
     stored = store.read_bytes()
     assert refused(params, "rat", 1).startswith(
@@ -97,12 +97,12 @@ def test_an_unknown_key_or_a_wrong_value_is_refused_and_changes_nothing(store: P
 
 
 def test_a_delete_that_leaves_what_does_not_go_together_is_refused(store: Path) -> None:
-    params = Params(Tuning, store)
+    params = Params(Tuning, store.parent)
     params.set("rate", 50)
     params.set("least", 40)
     with pytest.raises(ConfigError, match="least=40 is more than rate=10"):
         params.delete("rate")
-    assert Params(Tuning, store).all() == params.all() == (ParamUpdate("rate", 50), ParamUpdate("least", 40))
+    assert Params(Tuning, store.parent).all() == params.all() == (ParamUpdate("rate", 50), ParamUpdate("least", 40))
 
 
 def test_a_sink_without_parameters_refuses_all() -> None:
@@ -122,7 +122,7 @@ def test_stored_values_that_the_sink_does_not_take_are_told_and_left_out(
 ) -> None:
     store.parent.mkdir()
     store.write_text(json.dumps({"rate": "fast", "gone": 1, "pause": "2s", "least": 99}))
-    assert Params(Tuning, store).all() == (ParamUpdate("pause", 2.0),)
+    assert Params(Tuning, store.parent).all() == (ParamUpdate("pause", 2.0),)
     told = [event["parameter"] for event in events_in_log(caplog) if event["event"] == "stored_parameter_left_out"]
     assert told == ["rate", "gone", "least"]
 
@@ -133,15 +133,15 @@ def test_a_file_that_cannot_be_understood_is_told_put_aside_and_stops_nothing(
 ) -> None:
     store.parent.mkdir()
     store.write_text(content)
-    params = Params(Tuning, store)
+    params = Params(Tuning, store.parent)
     params.set("rate", 3)
     assert [event["event"] for event in events_in_log(caplog)] == ["stored_parameters_unreadable"]
-    assert (store.parent / "params-acme.json.unreadable").read_text() == content
-    assert Params(Tuning, store).all() == (ParamUpdate("rate", 3),)
+    assert (store.parent / "params.json.unreadable").read_text() == content
+    assert Params(Tuning, store.parent).all() == (ParamUpdate("rate", 3),)
 
 
 def test_what_cannot_be_stored_is_not_in_force(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    params = Params(Tuning, store)
+    params = Params(Tuning, store.parent)
     params.set("rate", 5)
 
     def full(_descriptor: int) -> None:
@@ -151,22 +151,22 @@ def test_what_cannot_be_stored_is_not_in_force(store: Path, monkeypatch: pytest.
         disk.setattr("os.fsync", full)
         with pytest.raises(TransientError, match="No space left on device"):
             params.set("rate", 6)
-    assert params.all() == Params(Tuning, store).all() == (ParamUpdate("rate", 5),)
+    assert params.all() == Params(Tuning, store.parent).all() == (ParamUpdate("rate", 5),)
     assert [file.name for file in store.parent.iterdir()] == [store.name]
 
 
 def test_a_directory_that_cannot_be_made_is_refused_at_start(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"CONNECTOR_STATE_DIR=.*file/state cannot be written to"):
-        Params(Tuning, tmp_path / "file" / "state" / "params.json")
+        Params(Tuning, tmp_path / "file" / "state")
 
 
 def test_a_secret_is_told_to_the_sink_and_shown_to_nobody(store: Path) -> None:
-    params = Params(Tuning, store)
+    params = Params(Tuning, store.parent)
     assert params.set("password", "param-pass-71") == ParamUpdate("password", "param-pass-71")
     assert params.shown() == {"password": "***"}
     assert mask("param-pass-71") == "***"
-    assert Params(Tuning, store).all() == (ParamUpdate("password", "param-pass-71"),)
+    assert Params(Tuning, store.parent).all() == (ParamUpdate("password", "param-pass-71"),)
     assert "8080" not in refused(params, "password", 80808080)
 
 
