@@ -47,14 +47,20 @@ def describe_values(field: FieldInfo) -> str:
     choices = choices_of(field.annotation)
     if choices:
         return ", ".join(f"`{choice}`" for choice in choices)
-    kinds = {str: "text", SecretStr: "secret text", int: "whole number", float: "number", bool: "`true`, `false`"}
+    if is_secret(field):
+        return "secret text"
+    kinds = {str: "text", int: "whole number", float: "number", bool: "`true`, `false`"}
     named = [kinds[part] for part in (field.annotation, *get_args(field.annotation)) if part in kinds]
     return named[0] if named else "text"
 
 
 def is_secret(field: FieldInfo) -> bool:
-    """Whether the value of this field must never be shown."""
-    return SecretStr in (field.annotation, *get_args(field.annotation))
+    """Whether the value of this field must never be shown: it is a secret, or one is somewhere in its type."""
+    return _has_secret(field.annotation)
+
+
+def _has_secret(annotation: Any) -> bool:
+    return annotation is SecretStr or any(map(_has_secret, get_args(annotation)))
 
 
 def format_setting(field: FieldInfo, value: object) -> str:

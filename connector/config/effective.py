@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from connector.config.display import MASK, format_setting, mask_credentials
-from connector.config.load import SINK_PREFIX
+from connector.config.load import SINK_PREFIX, transform_prefix
 from connector.config.preflight import kafka_name
 from connector.config.settings import PREFIX, environment_name
 from connector.source.client_config import (
+    BLACKLIST,
     DERIVED,
     FORCED,
     TUNED,
@@ -39,10 +40,15 @@ class Effective:
 
 
 def effective_settings(config: Config) -> list[Effective]:
-    """Return the engine's settings, the sink's, and the client properties that were set, by environment names."""
+    """Return all settings, those of the plugins too, and the client properties that were set, by environment names."""
     return [
         *_of_model(config, config.settings, PREFIX),
         *_of_model(config, config.sink_settings, SINK_PREFIX),
+        *(
+            each
+            for transform in config.transforms
+            for each in _of_model(config, transform.settings, transform_prefix(transform.name))
+        ),
         *(
             Effective(kafka_name(name), _shown(name, value), config.origins[kafka_name(name)])
             for name, value in config.client.properties.items()
@@ -83,6 +89,7 @@ def _origin(config: Config, name: str) -> str:
         return "CONNECTOR_MEMORY_BUDGET"
     if name in TUNED:
         return "tuned default"
-    return {"partition.assignment.strategy": "CONNECTOR_ASSIGNMENT_STRATEGY"}.get(
-        name, PREFIX + name.upper().replace(".", "_")
-    )
+    return {
+        "partition.assignment.strategy": "CONNECTOR_ASSIGNMENT_STRATEGY",
+        BLACKLIST: "CONNECTOR_DLQ_TOPIC",
+    }.get(name, PREFIX + name.upper().replace(".", "_"))

@@ -13,19 +13,11 @@ if TYPE_CHECKING:
 
 _FORMAT = "Use bytes and decode in the sink."
 _REGISTRY = "Use CONNECTOR_KEY_FORMAT and CONNECTOR_VALUE_FORMAT with bytes, string or json."
-_TOMBSTONES = "Leave it at write: the sink gets tombstones as records whose value is null."
 
 LATER_NAMES: Mapping[str, str] = MappingProxyType(
     {
         "CONNECTOR_PROCESSES": "Run more copies instead: the group divides the partitions among them.",
         "CONNECTOR_ORDERING": "Remove it: the records of a partition keep their order.",
-        "CONNECTOR_TRANSFORMS": "Transform in the sink, or behind it.",
-        "CONNECTOR_TRANSFORM_*": "Transform in the sink, or behind it.",
-        "CONNECTOR_DLQ_TOPIC": "Use CONNECTOR_ON_POISON=fail, which stops, or skip, which counts and logs.",
-        "CONNECTOR_PLUGIN_DIR": "Install the plugin as a package with an entry point in the group connector.sinks.",
-        "CONNECTOR_STATE_DIR": "Remove it: nothing is stored beside the sink and the group's positions.",
-        "CONNECTOR_LANE_IDLE_TIMEOUT": "Watch the lag and the age of the watermark in /metrics.",
-        "CONNECTOR_ADMIN_TOKEN": "Remove it: the admin server only shows and changes nothing.",
         "CONNECTOR_REGISTRY_*": _REGISTRY,
     }
 )
@@ -33,10 +25,6 @@ LATER_NAMES: Mapping[str, str] = MappingProxyType(
 
 LATER_VALUES: Mapping[tuple[str, str], str] = MappingProxyType(
     {
-        ("CONNECTOR_ON_POISON", "dlq"): "Use fail, which stops, or skip, which counts and logs.",
-        ("CONNECTOR_TOMBSTONES", "delete"): _TOMBSTONES,
-        ("CONNECTOR_TOMBSTONES", "ignore"): _TOMBSTONES,
-        ("CONNECTOR_TOMBSTONES", "fail"): _TOMBSTONES,
         **{
             (f"CONNECTOR_{part}_FORMAT", name): _FORMAT
             for part in ("KEY", "VALUE")

@@ -13,7 +13,8 @@ Called once by a command, before any thread starts. Rules:
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
@@ -35,8 +36,8 @@ from connector.config.preflight import (
     property_name,
     property_problems,
 )
-from connector.config.settings import PREFIX, ConnectorSettings, environment_name
-from connector.sink.loader import load_sink
+from connector.config.settings import PREFIX, ConnectorSettings, environment_name, parse_transforms
+from connector.plugins.loader import SINK, TRANSFORM, Plugins
 from connector.source import client_config
 from connector.source.client_config import ClientSettings, probe_client
 from connector.telemetry.logs import mask, register_secret
@@ -48,8 +49,10 @@ if TYPE_CHECKING:
 
     from connector.api.settings import Settings
     from connector.api.sink import Sink
+    from connector.api.transform import Transform
 
 SINK_PREFIX = PREFIX + "SINK_"
+TRANSFORM_PREFIX = PREFIX + "TRANSFORM_"
 _NOT_OURS = re.compile(r"CONNECTOR_(PORT|SERVICE_|TEST_).*")
 _FILE = "_FILE"
 _SHOWN_CHARACTERS = 100
@@ -65,14 +68,26 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
+class TransformConfig:
+    """A transform of `CONNECTOR_TRANSFORMS` and its settings."""
+
+    name: str
+    transform: type[Transform[Any]]
+    settings: Settings
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """Everything that a process needs to start, checked. `origins` has a variable's name for what was not default."""
 
     settings: ConnectorSettings
     sink: type[Sink[Any]]
     sink_settings: Settings
+    transforms: tuple[TransformConfig, ...]
     client: ClientSettings
     origins: Mapping[str, str]
+    plugins: Plugins
+    texts: Mapping[str, str] = field(repr=False)  # what was read, secrets too: a reloaded plugin reads its own again
     notes: tuple[str, ...] = ()
 
     def shares(self, brokers: int) -> Shares:
@@ -98,6 +113,60 @@ def load(environ: Mapping[str, str], env_file: Path | None = None) -> Config:
     return _Loading().run(environ, env_file)
 
 
+def load_connection(environ: Mapping[str, str], env_file: Path | None = None) -> ClientSettings:
+    """Read and check how to connect, and `CONNECTOR_DLQ_TOPIC`; no other setting has to be there, or is looked at.
+
+    Args:
+        environ: The environment.
+        env_file: As for `load`.
+
+    Raises:
+        ConfigError: Its message has a line for each problem.
+    """
+    return _Loading().connection(environ, env_file)
+
+
+def plugins_of(environ: Mapping[str, str], env_file: Path | None = None) -> Plugins:
+    """Return the plugins that these settings give access to, whatever else is wrong with the settings."""
+    loading = _Loading()
+    return loading.plugins(loading.layers(environ, env_file))
+
+
+def reload_plugin(config: Config, operator_id: str) -> Config:
+    """Import the newest version of the sink (`sink`) or of a transform, by its name, and check its settings again.
+
+    Runs the plugin's code, and may take long. What was made of `config` goes on as it is.
+
+    Raises:
+        ConfigError: No such operator, its code cannot be imported, or it does not take the settings that are set.
+    """
+    loading = _Loading()
+    if operator_id == SINK.noun:
+        sink = config.plugins.reload(SINK, config.settings.sink)
+        loading.dropped(config.sink, sink, config.texts, SINK_PREFIX)
+        loading.tombstones(config.settings, sink)
+        settings = loading.plugin_settings(sink, config.texts, SINK_PREFIX, config.settings.pipelines)
+        if loading.problems or settings is None:
+            raise ConfigError("\n".join(loading.problems))
+        return replace(config, sink=sink, sink_settings=settings)
+    for index, old in enumerate(config.transforms):
+        if old.name == operator_id:
+            transform, prefix = config.plugins.reload(TRANSFORM, old.name), transform_prefix(old.name)
+            loading.dropped(old.transform, transform, config.texts, prefix)
+            settings = loading.plugin_settings(transform, config.texts, prefix, config.settings.pipelines)
+            if loading.problems or settings is None:
+                raise ConfigError("\n".join(loading.problems))
+            new = TransformConfig(old.name, transform, settings)
+            return replace(config, transforms=(*config.transforms[:index], new, *config.transforms[index + 1 :]))
+    known = ", ".join([SINK.noun, *(each.name for each in config.transforms)])
+    raise ConfigError(f"There is no {operator_id!r} to reload. There are: {known}.")
+
+
+def transform_prefix(name: str) -> str:
+    """Return how the environment variables of a transform's settings begin."""
+    return environment_name(name.replace("-", "_"), TRANSFORM_PREFIX) + "_"
+
+
 class _Loading:
     """One run of `load`. Collects problems, so that all are told at once."""
 
@@ -105,16 +174,14 @@ class _Loading:
         self.problems: list[str] = []
 
     def run(self, environ: Mapping[str, str], env_file: Path | None) -> Config:
-        layers = [self._file_layer(env_file)] if env_file is not None else []
-        layers.append({name: Reading(value, "environment") for name, value in environ.items()})
-        layers = [
-            {name: reading for name, reading in layer.items() if name.startswith(PREFIX) and reading.value}
-            for layer in layers
-        ]
-        sink = self._sink(layers)
-        sink_fields = None if sink is None else {environment_name(name, SINK_PREFIX) for name in _fields(sink)}
-        readings = self._resolve(layers, sink_fields)
-        self._register_secrets(readings, sink)
+        layers = self.layers(environ, env_file)
+        plugins = self.plugins(layers)
+        sink = self._sink(layers, plugins)
+        transforms = self._transforms(layers, plugins)
+        names = _PluginNames.of(sink, transforms)
+        readings = self._resolve(layers, names)
+        self._register_secrets(readings, names)
+        self.problems += names.collisions
 
         texts = {name: reading.value for name, reading in readings.items()}
         properties = {property_name(name): text for name, text in texts.items() if name.startswith(KAFKA_PREFIX)}
@@ -122,7 +189,13 @@ class _Loading:
         wrong |= self._properties(properties)
         client = _client_settings(settings, properties)
         self._together(settings, client, wrong)
-        sink_settings = self._sink_settings(sink, texts, settings.pipelines)
+        sink_settings = self.plugin_settings(sink, texts, SINK_PREFIX, settings.pipelines)
+        self.tombstones(settings, sink)
+        configured = [
+            TransformConfig(name, transform, made)
+            for name, transform in (transforms or {}).items()
+            if (made := self.plugin_settings(transform, texts, transform_prefix(name), settings.pipelines))
+        ]
         warnings = () if self.problems else self._client_together(settings, client)
         if self.problems or sink is None or sink_settings is None:
             raise ConfigError("\n".join(self.problems))
@@ -130,10 +203,54 @@ class _Loading:
             settings,
             sink,
             sink_settings,
+            tuple(configured),
             client,
             MappingProxyType({name: reading.origin for name, reading in readings.items()}),
+            plugins,
+            MappingProxyType(texts),
             (*notes(settings, client), *warnings),
         )
+
+    def connection(self, environ: Mapping[str, str], env_file: Path | None) -> ClientSettings:
+        layers = [
+            {
+                name: reading
+                for name, reading in layer.items()
+                if name.startswith(KAFKA_PREFIX) or name.removesuffix(_FILE) in _CONNECTION
+            }
+            for layer in self.layers(environ, env_file)
+        ]
+        names = _PluginNames.of(None, None)
+        readings = self._resolve(layers, names)
+        self._register_secrets(readings, names)
+        texts = {name: reading.value for name, reading in readings.items()}
+        properties = {property_name(name): text for name, text in texts.items() if name.startswith(KAFKA_PREFIX)}
+        core = {name: text for name, text in texts.items() if name in _CORE}
+        settings, _ = self._core_settings({"CONNECTOR_GROUP_ID": "unknown", "CONNECTOR_TOPICS": "unknown", **core})
+        self._properties(properties)
+        client = _client_settings(settings, properties)
+        if not self.problems:
+            self._client_together(settings, client)
+        if self.problems:
+            raise ConfigError("\n".join(self.problems))
+        return client
+
+    def layers(self, environ: Mapping[str, str], env_file: Path | None) -> list[dict[str, Reading]]:
+        """Return what is set, the file first: a later layer wins."""
+        layers = [self._file_layer(env_file)] if env_file is not None else []
+        layers.append({name: Reading(value, "environment") for name, value in environ.items()})
+        return [
+            {name: reading for name, reading in layer.items() if name.startswith(PREFIX) and reading.value}
+            for layer in layers
+        ]
+
+    def plugins(self, layers: list[dict[str, Reading]]) -> Plugins:
+        """Find the directory of plugins first; what is wrong with it is told with the other settings."""
+        with suppress(ConfigError):
+            directory = _first(layers, "CONNECTOR_PLUGIN_DIR")
+            if directory is not None and Path(directory.value).is_dir():
+                return Plugins(Path(directory.value))
+        return Plugins()
 
     def _file_layer(self, path: Path) -> dict[str, Reading]:
         """Read a file of variables."""
@@ -159,34 +276,41 @@ class _Loading:
                 layer[found[1]] = Reading(_unquote(found[2].strip()), f"{path}:{number}")
         return layer
 
-    def _sink(self, layers: list[dict[str, Reading]]) -> type[Sink[Any]] | None:
-        """Find the sink first, because its settings decide which other names exist."""
-        name = "CONNECTOR_SINK"
-        chosen = Reading(ConnectorSettings.model_fields["sink"].default, "default")
+    def _sink(self, layers: list[dict[str, Reading]], plugins: Plugins) -> type[Sink[Any]] | None:
+        """Find the sink before its settings, because it decides which names exist."""
         try:
-            for layer in reversed(layers):
-                if name in layer:
-                    chosen = layer[name]
-                    break
-                if name + _FILE in layer:
-                    chosen = _read_file(name, layer[name + _FILE])
-                    break
-            return load_sink(chosen.value)
+            chosen = _first(layers, SINK.setting)
+            return plugins.load(SINK, chosen.value if chosen else ConnectorSettings.model_fields["sink"].default)
         except ConfigError as error:
             self.problems.append(str(error))
             return None
 
-    def _resolve(self, layers: list[dict[str, Reading]], sink_fields: set[str] | None) -> dict[str, Reading]:
+    def _transforms(self, layers: list[dict[str, Reading]], plugins: Plugins) -> dict[str, type[Transform[Any]]] | None:
+        """Find the transforms likewise; None when one is missing, or the list is wrong, which is told later."""
+        found: dict[str, type[Transform[Any]]] = {}
+        try:
+            chosen = _first(layers, TRANSFORM.setting)
+            names = parse_transforms(chosen.value) if chosen else ()
+        except (ConfigError, ValueError):
+            return None
+        for name in names:
+            try:
+                found[name] = plugins.load(TRANSFORM, name)
+            except ConfigError as error:
+                self.problems.append(str(error))
+        return found if len(found) == len(names) else None
+
+    def _resolve(self, layers: list[dict[str, Reading]], plugin: _PluginNames) -> dict[str, Reading]:
         """Return one reading for each setting; a later layer wins."""
         readings: dict[str, Reading] = {}
         for layer in layers:
             for name, reading in layer.items():
                 base = name.removesuffix(_FILE)
-                if name.startswith(SINK_PREFIX) and sink_fields is None:
-                    continue  # which names exist is not known without the sink
-                if _is_setting(name, sink_fields):
+                if name.startswith(plugin.unknown_prefixes):
+                    continue  # which names exist is not known without the plugin
+                if _is_setting(name, plugin):
                     readings[name] = reading
-                elif name.endswith(_FILE) and _is_setting(base, sink_fields):
+                elif name.endswith(_FILE) and _is_setting(base, plugin):
                     if base in layer:
                         self.problems.append(
                             f"{base} and {name} are both set, and only one counts. Remove one of them."
@@ -197,11 +321,12 @@ class _Loading:
                     except ConfigError as error:
                         self.problems.append(str(error))
                 elif not _NOT_OURS.fullmatch(name):
-                    self.problems.append(_unknown(name, sink_fields or set()))
+                    self.problems.append(_unknown(name, plugin))
         return readings
 
-    def _register_secrets(self, readings: dict[str, Reading], sink: type[Sink[Any]] | None) -> None:
-        secret = {environment_name(name, SINK_PREFIX) for name, field in _fields(sink).items() if is_secret(field)}
+    def _register_secrets(self, readings: dict[str, Reading], plugin: _PluginNames) -> None:
+        fields = {environment_name(name): field for name, field in ConnectorSettings.model_fields.items()}
+        secret = {name for name, field in {**fields, **plugin.fields}.items() if is_secret(field)}
         for name, reading in readings.items():
             is_property = name.startswith(KAFKA_PREFIX) and client_config.is_secret(property_name(name))
             if is_property or name in secret:
@@ -255,15 +380,66 @@ class _Loading:
         self.problems += map(_foreign, problems)
         return map(_foreign, warnings)
 
-    def _sink_settings(self, sink: type[Sink[Any]] | None, texts: Mapping[str, str], pipelines: int) -> Settings | None:
-        if sink is None or self._validate(sink.settings_type, texts, SINK_PREFIX):
+    def tombstones(self, settings: ConnectorSettings, sink: type[Sink[Any]] | None) -> None:
+        """Ask whether the sink can do what `CONNECTOR_TOMBSTONES` wants."""
+        if settings.tombstones == "delete" and sink is not None and not sink.deletes:
+            self.problems.append(
+                f"CONNECTOR_TOMBSTONES=delete: the sink {settings.sink} cannot delete. Set it to write, ignore or fail."
+            )
+
+    def plugin_settings(
+        self, plugin: type[Sink[Any] | Transform[Any]] | None, texts: Mapping[str, str], prefix: str, pipelines: int
+    ) -> Settings | None:
+        """Return the settings of a plugin, or None with a problem told."""
+        if plugin is None or self._validate(plugin.settings_type, texts, prefix):
             return None
-        made = sink.settings_type.model_validate(_values(sink.settings_type, texts, SINK_PREFIX))
+        made = plugin.settings_type.model_validate(_values(plugin.settings_type, texts, prefix))
         self.problems += map(_foreign, made.problems(pipelines))
         return made
 
+    def dropped(
+        self,
+        old: type[Sink[Any] | Transform[Any]],
+        new: type[Sink[Any] | Transform[Any]],
+        texts: Mapping[str, str],
+        prefix: str,
+    ) -> None:
+        """Tell which settings that are set a new version of a plugin does not have any more."""
+        for name in old.settings_type.model_fields.keys() - new.settings_type.model_fields.keys():
+            if (variable := environment_name(name, prefix)) in texts:
+                self.problems.append(f"{variable}: the new version has no such setting. Keep it, or start anew.")
+
+
+@dataclass(frozen=True, slots=True)
+class _PluginNames:
+    """Which variables the chosen plugins have; nothing is known of names with an `unknown` prefix, without plugin."""
+
+    fields: Mapping[str, FieldInfo]
+    unknown_prefixes: tuple[str, ...]
+    collisions: tuple[str, ...]
+
+    @classmethod
+    def of(cls, sink: type[Sink[Any]] | None, transforms: Mapping[str, type[Transform[Any]]] | None) -> _PluginNames:
+        """Collect the names of the sink and the transforms that were found."""
+        fields: dict[str, FieldInfo] = {}
+        if sink is not None:
+            fields |= {environment_name(name, SINK_PREFIX): each for name, each in _fields_of(sink)}
+        collisions = []
+        for transform_name, transform in (transforms or {}).items():
+            own = {
+                environment_name(name, transform_prefix(transform_name)): each for name, each in _fields_of(transform)
+            }
+            collisions += [
+                f"{name} is a setting of two transforms in CONNECTOR_TRANSFORMS. Leave one of them out."
+                for name in fields.keys() & own.keys()
+            ]
+            fields |= own
+        unknown = [(SINK_PREFIX, sink), (TRANSFORM_PREFIX, transforms)]
+        return cls(fields, tuple(prefix for prefix, found in unknown if found is None), tuple(collisions))
+
 
 _CORE = frozenset(environment_name(field) for field in ConnectorSettings.model_fields)
+_CONNECTION = frozenset({"CONNECTOR_BOOTSTRAP_SERVERS", "CONNECTOR_DLQ_TOPIC"})
 _PLACEHOLDERS = {
     "bootstrap_servers": "unknown",
     "group_id": "unknown",
@@ -272,8 +448,22 @@ _PLACEHOLDERS = {
 }
 
 
-def _fields(sink: type[Sink[Any]] | None) -> dict[str, FieldInfo]:
-    return {} if sink is None else sink.settings_type.model_fields
+def _fields_of(plugin: type[Sink[Any] | Transform[Any]]) -> Iterable[tuple[str, FieldInfo]]:
+    return plugin.settings_type.model_fields.items()
+
+
+def _first(layers: list[dict[str, Reading]], name: str) -> Reading | None:
+    """Return the reading of a setting that is needed before the others.
+
+    Raises:
+        ConfigError: The file that it names cannot be read.
+    """
+    for layer in reversed(layers):
+        if name in layer:
+            return layer[name]
+        if name + _FILE in layer:
+            return _read_file(name, layer[name + _FILE])
+    return None
 
 
 def _values(model: type[Settings], texts: Mapping[str, str], prefix: str) -> dict[str, Any]:
@@ -293,29 +483,33 @@ def _client_settings(settings: ConnectorSettings, properties: Mapping[str, str])
         if "assignment_strategy" in settings.model_fields_set
         else None,
         properties=MappingProxyType(dict(properties)),
+        dlq_topic=settings.dlq_topic,
     )
 
 
-def _is_setting(name: str, sink_fields: set[str] | None) -> bool:
+def _is_setting(name: str, plugin: _PluginNames) -> bool:
     if name.startswith(KAFKA_PREFIX):
         # Any other name is judged with the properties; here it decides who reads the file, the client or we.
         return not name.endswith(_FILE) or not probe_client({property_name(name): ""}).is_unknown
-    return name in _CORE or name in (sink_fields or ())
+    return name in _CORE or name in plugin.fields
 
 
-def _unknown(name: str, sink_fields: set[str]) -> str:
+def _unknown(name: str, plugin: _PluginNames) -> str:
     instead = later_name(name)
     if instead is not None:
         return f"{name} is not in this version. {instead}"
-    is_sinks = name.startswith(SINK_PREFIX)
-    prefix, known = (SINK_PREFIX, sorted(sink_fields)) if is_sinks else (PREFIX, sorted(_CORE))
+    prefix = next((each for each in (SINK_PREFIX, TRANSFORM_PREFIX) if name.startswith(each)), PREFIX)
+    known = sorted(_CORE if prefix == PREFIX else (each for each in plugin.fields if each.startswith(prefix)))
     # Without the prefix, which would make any two names look alike.
     endings = [each.removeprefix(prefix) + suffix for each in known for suffix in ("", _FILE)]
     nearest = get_close_matches(name.removeprefix(prefix), endings, n=1, cutoff=0.75)
     meant = f"Did you mean {prefix}{nearest[0]}? " if nearest else ""
-    if is_sinks:
+    if prefix == SINK_PREFIX:
         has = f"It has {', '.join(known)}. " if known else "It has none. "
         return f"{name}: the sink has no such setting. {meant or has}Correct or remove it."
+    if prefix == TRANSFORM_PREFIX:
+        has = f"There are {', '.join(known)}. " if known else ""
+        return f"{name}: no transform in CONNECTOR_TRANSFORMS has such a setting. {meant or has}Correct or remove it."
     return f"{name}: there is no such setting. {meant}Correct or remove it."
 
 

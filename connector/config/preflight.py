@@ -72,6 +72,7 @@ def contradictions(settings: ConnectorSettings, client: ClientSettings) -> Itera
     yield from _sizes(settings)
     yield from _times(settings)
     yield from _protocol(settings, client)
+    yield from _dead_letters(settings)
 
 
 def _drain(settings: ConnectorSettings, client: ClientSettings) -> Iterator[Contradiction]:
@@ -155,6 +156,27 @@ def _protocol(settings: ConnectorSettings, client: ClientSettings) -> Iterator[C
                     f"{kafka_name(name)} is of the consumer protocol, and this group uses classic "
                     f"({_why_classic(client)}). Remove it, or set CONNECTOR_GROUP_PROTOCOL=consumer.",
                 )
+
+
+def _dead_letters(settings: ConnectorSettings) -> Iterator[Contradiction]:
+    topic = settings.dlq_topic
+    if settings.on_poison == "dlq" and topic is None:
+        yield Contradiction(
+            frozenset({"CONNECTOR_ON_POISON", "CONNECTOR_DLQ_TOPIC"}),
+            "CONNECTOR_ON_POISON=dlq needs a topic. Set CONNECTOR_DLQ_TOPIC.",
+        )
+    if settings.on_poison != "dlq" and topic is not None:
+        yield Contradiction(
+            frozenset({"CONNECTOR_ON_POISON", "CONNECTOR_DLQ_TOPIC"}),
+            f"CONNECTOR_DLQ_TOPIC={topic} gets nothing under CONNECTOR_ON_POISON={settings.on_poison}. Set that to "
+            "dlq, or remove the topic.",
+        )
+    if topic in settings.topics:
+        yield Contradiction(
+            frozenset({"CONNECTOR_DLQ_TOPIC", "CONNECTOR_TOPICS"}),
+            f"CONNECTOR_DLQ_TOPIC={topic} is in CONNECTOR_TOPICS too, so that dead letters would go round in a circle. "
+            "Take it out there; connector dlq replay sends letters back.",
+        )
 
 
 def _why_classic(client: ClientSettings) -> str:

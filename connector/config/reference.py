@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from connector.api.errors import ConfigError
+from connector.api.settings import Settings
 from connector.config.display import describe_default, describe_values
 from connector.config.later import LATER_NAMES, LATER_VALUES
-from connector.config.load import SINK_PREFIX
+from connector.config.load import SINK_PREFIX, transform_prefix
 from connector.config.settings import PREFIX, ConnectorSettings, environment_name
-from connector.sink.loader import installed
+from connector.plugins.loader import SINK, TRANSFORM, Plugins
 from connector.source.client_config import (
     DERIVED,
     FORCED,
@@ -28,7 +29,7 @@ from connector.telemetry import metrics
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from connector.api.settings import Settings
+    from connector.plugins.loader import Kind, Plugin
 
 DISTRIBUTION = "sluiceway"
 
@@ -61,9 +62,9 @@ def settings_page() -> str:
     """Return docs/reference/settings.md.
 
     Raises:
-        ConfigError: A built-in sink cannot be imported, so that the page would lack its settings.
+        ConfigError: A built-in plugin cannot be imported, so that the page would lack its settings.
     """
-    return "\n".join([_HEAD, *_engine(), *_sinks(), *_client(), *_later()])
+    return "\n".join([_HEAD, *_engine(), *_sinks(), *_transforms(), *_client(), *_later()])
 
 
 def pages() -> dict[str, str]:
@@ -79,14 +80,33 @@ def _engine() -> Iterator[str]:
 def _sinks() -> Iterator[str]:
     yield "## Built-in sinks\n"
     yield "`CONNECTOR_SINK` names the sink; `connector sinks` lists the installed ones, those of other makers too.\n"
-    for each in installed():
-        if each.distribution != DISTRIBUTION:
-            continue
-        if each.sink is None:
-            raise ConfigError(f"The sink {each.name} {each.problem}")
+    for each in _built_in(SINK):
         yield f"### `{each.name}`\n"
-        model = each.sink.settings_type
-        yield _model_table(model, SINK_PREFIX) if model.model_fields else "No settings.\n"
+        yield _settings_of(each, SINK_PREFIX)
+
+
+def _transforms() -> Iterator[str]:
+    yield "## Built-in transforms\n"
+    yield (
+        "`CONNECTOR_TRANSFORMS` names them, in order; `connector sinks` lists the installed ones, those of other "
+        "makers too. Settings of one begin with `CONNECTOR_TRANSFORM_`, its name in upper case (`-` as `_`), and `_`.\n"
+    )
+    for each in _built_in(TRANSFORM):
+        yield f"### `{each.name}`\n"
+        yield _settings_of(each, transform_prefix(each.name))
+
+
+def _built_in(kind: Kind[Any]) -> Iterator[Plugin[Any]]:
+    for each in Plugins().installed():
+        if each.kind is kind and each.origin == DISTRIBUTION:
+            if each.loaded is None:
+                raise ConfigError(f"The {kind.noun} {each.name} {each.problem}")
+            yield each
+
+
+def _settings_of(plugin: Plugin[Any], prefix: str) -> str:
+    model = plugin.loaded.settings_type if plugin.loaded is not None else Settings
+    return _model_table(model, prefix) if model.model_fields else "No settings.\n"
 
 
 def _client() -> Iterator[str]:

@@ -1,18 +1,19 @@
 """Every setting of the engine: name, type, default, unit and meaning, in one typed and frozen model.
 
-The field `group_id` is `CONNECTOR_GROUP_ID`. The sink's own settings are its own model, and client properties are
-`connector.source.client_config`; `load` reads all three.
+The field `group_id` is `CONNECTOR_GROUP_ID`. The settings of the sink and of each transform are their own models, and
+client properties are `connector.source.client_config`; `load` reads them all.
 """
 
 from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BeforeValidator
+from pydantic import AfterValidator, BeforeValidator
 
-from connector.api.settings import Duration, Field, Settings, Size
+from connector.api.settings import Duration, Field, Secret, Settings, Size
 from connector.config.display import mask_credentials
 from connector.config.memory import LEAST_BYTES, default_budget_bytes
 from connector.source.client_config import DEFAULT_STRATEGY, AssignmentStrategy, ProtocolChoice, probe_client
@@ -21,6 +22,8 @@ from connector.source.position import Start, StartPolicy, parse_start
 PREFIX = "CONNECTOR_"
 _SERVER = re.compile(r"(\w+://)?([^\s:,/\[\]]+|\[[0-9a-fA-F:]+\])(:\d{1,5})?")
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_TRANSFORM = re.compile(r"[a-z][a-z0-9_-]*")
+_TOKEN = re.compile(r"[!-~]+")
 _ADDRESS = re.compile(r"([^\s:\[\]]+|\[[0-9a-fA-F:]+\]):(\d{1,5})")
 
 
@@ -57,6 +60,12 @@ def _topics(value: object) -> object:
     return topics
 
 
+def _topic(value: object) -> object:
+    if isinstance(value, str) and not _TOPIC.fullmatch(value):
+        raise ValueError("is no topic name; use letters, digits, '.', '_' and '-', 249 at most")
+    return value
+
+
 def _is_topic(entry: str) -> bool:
     if not entry.startswith("^"):
         return _TOPIC.fullmatch(entry) is not None
@@ -66,6 +75,40 @@ def _is_topic(entry: str) -> bool:
         return False
     # Both read it: we to tell which topics are missing, the client to subscribe. It has one syntax for both properties.
     return probe_client({"topic.blacklist": entry}).error is None
+
+
+def parse_transforms(value: str) -> tuple[str, ...]:
+    """Return the names of a comma list of transforms.
+
+    Raises:
+        ValueError: What cannot be a name, or comes twice.
+    """
+    names = tuple(part.strip() for part in value.split(",") if part.strip())
+    wrong = [name for name in names if not _TRANSFORM.fullmatch(name)]
+    if wrong:
+        raise ValueError(f"has {_named(wrong)}, which is no name of a transform (a-z, 0-9, '_', '-')")
+    if "sink" in names:
+        raise ValueError("has 'sink', which means the sink in POST /reload; give the transform another name")
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"has {_named(twice)} more than once; each transform runs once, with one set of settings")
+    return names
+
+
+def _transforms(value: object) -> object:
+    return parse_transforms(value) if isinstance(value, str) else value
+
+
+def _directory(value: object) -> object:
+    if isinstance(value, str) and not Path(value).is_dir():
+        raise ValueError("is no directory; correct the path, or mount it")
+    return value
+
+
+def _token(value: Secret) -> Secret:
+    if not _TOKEN.fullmatch(value.get_secret_value()):
+        raise ValueError("has characters that a header cannot carry; use ASCII letters, digits and signs, no spaces")
+    return value
 
 
 def _named(entries: list[str]) -> str:
@@ -173,6 +216,11 @@ class ConnectorSettings(Settings):
         description="What records may occupy in memory: the client's prefetch, lane buffers and batches.",
         json_schema_extra={"unit": "size", "default": "256MiB, or 40 % of the container's memory if that is less"},
     )
+    lane_idle_timeout: Duration = Field(
+        300.0,
+        gt=0,
+        description="A lane that gets no records for so long although there are some has stalled; the sink is told.",
+    )
     commit_interval: Duration = Field(5.0, gt=0, description="Time between periodic commits.")
     drain_timeout: Duration = Field(
         20.0,
@@ -185,14 +233,54 @@ class ConnectorSettings(Settings):
     )
     key_format: Literal["bytes", "string", "json"] = Field("bytes", description="What the sink gets as a key.")
     value_format: Literal["bytes", "string", "json"] = Field("bytes", description="What the sink gets as a value.")
-    tombstones: Literal["write"] = Field(
-        "write", description="Records whose value is null go to the sink as they are; other policies come later."
+    transforms: Annotated[tuple[str, ...], BeforeValidator(_transforms)] = Field(
+        (),
+        description="Transforms between decoder and sink, in this order, with commas between them; `connector sinks` "
+        "lists them.",
+        json_schema_extra={"values": "list"},
+    )
+    tombstones: Literal["write", "delete", "ignore", "fail"] = Field(
+        "write",
+        description="Records whose value is null: go to the sink as they are, delete there what their key names (sinks "
+        "that can), are counted and left out, or are poison.",
     )
     sink: str = Field("stdout", min_length=1, description="Name of the sink; `connector sinks` lists them.")
-    on_poison: Literal["fail", "skip"] = Field(
+    plugin_dir: Annotated[Path | None, BeforeValidator(_directory)] = Field(
+        None,
+        description="Directory with plugins: each `NAME.py` defines one sink or transform.",
+        json_schema_extra={"values": "path"},
+    )
+    state_dir: Path | None = Field(
+        None,
+        description="Directory in which runtime parameters survive a restart, one for each copy; made when missing. "
+        "Unset: they are forgotten.",
+        json_schema_extra={"values": "path"},
+    )
+    on_poison: Literal["fail", "skip", "dlq"] = Field(
         "fail",
-        description="A record that can never be written: exit 5 before its position is committed, or log, count and "
-        "pass over it.",
+        description="A record that can never be written: exit 5 before its position is committed; log, count and "
+        "pass over it; or keep it in `CONNECTOR_DLQ_TOPIC`.",
+    )
+    dlq_topic: Annotated[str | None, BeforeValidator(_topic)] = Field(
+        None,
+        description="Dead letter topic under `CONNECTOR_ON_POISON=dlq`; it has to exist. It is kept out of the "
+        "patterns in `CONNECTOR_TOPICS`.",
+    )
+    dlq_on_too_large: Literal["fail", "truncate", "skip"] = Field(
+        "fail",
+        description="A record that the dead letter topic does not take for its size: exit 5; keep only the beginning "
+        "of its value; or log, count and pass over it.",
+    )
+    dlq_max_ratio: float = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="Exit 5 when more than this part of the last `CONNECTOR_DLQ_WINDOW` records of a pipeline died. "
+        "`1`: no limit.",
+    )
+    dlq_window: int = Field(1000, ge=1, le=10_000_000, description="How many records that ratio is of.")
+    dlq_max_consecutive: int = Field(
+        200, ge=0, description="Exit 5 when more than so many records of a pipeline died in a row. `0`: no limit."
     )
     retry_limit: Annotated[int | None, BeforeValidator(_limit)] = Field(
         None,
@@ -206,6 +294,11 @@ class ConnectorSettings(Settings):
         Address("127.0.0.1", 9464),
         description="Where `/metrics`, `/livez`, `/readyz` and `/status` are served. Port 0 takes a free one.",
         json_schema_extra={"values": "host:port"},
+    )
+    admin_token: Annotated[Secret, AfterValidator(_token)] | None = Field(
+        None,
+        description="What a request that changes something has to bring, as `Authorization: Bearer <token>`. Unset: "
+        "such requests are refused.",
     )
     log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)] = Field(
         "info", description="Least level that is logged."

@@ -7,7 +7,7 @@ import pytest
 
 from connector.config.reference import settings_page
 from connector.config.settings import ConnectorSettings, environment_name
-from connector.sink.loader import installed
+from connector.plugins.loader import Plugins
 from connector.source.client_config import FORCED, REFUSED, TUNED
 
 if TYPE_CHECKING:
@@ -28,7 +28,8 @@ def test_every_setting_has_its_row(name: str) -> None:
 
 
 def test_every_setting_says_what_it_means() -> None:
-    models: list[type[Settings]] = [ConnectorSettings, *(each.sink.settings_type for each in installed() if each.sink)]
+    plugins = [each.loaded for each in Plugins().installed() if each.loaded is not None]
+    models: list[type[Settings]] = [ConnectorSettings, *(each.settings_type for each in plugins)]
     for model in models:
         for name, field in model.model_fields.items():
             assert field.description, f"{model.__name__}.{name}"

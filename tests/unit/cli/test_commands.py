@@ -149,6 +149,22 @@ def test_sinks_lists_every_installed_sink_with_its_settings(capsys: pytest.Captu
         assert f"{name} (sluiceway): " in out
     assert "CONNECTOR_SINK_DSN: secret text; required" in out
     assert "CONNECTOR_SINK_FORMAT: record, value; default record" in out
+    assert "filter (sluiceway): " in out
+    assert "CONNECTOR_TRANSFORM_FILTER_PATTERN: text; required" in out
+    assert out.index("Sinks\n") < out.index("sqlite") < out.index("Transforms\n") < out.index("filter")
+
+
+def test_sinks_shows_plugins_of_the_directory_and_the_reason_of_a_broken_one(
+    environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "own.py").write_text('from connector import Sink\nclass Own(Sink):\n    """Mine."""\n')
+    (tmp_path / "bad.py").write_text("import a_missing_module\n")
+    environment.setenv("CONNECTOR_PLUGIN_DIR", str(tmp_path))
+    assert exit_code("sinks") == 0
+    out = capsys.readouterr().out
+    assert f"own ({tmp_path / 'own.py'}): Mine.\n  No settings." in out
+    assert f"bad ({tmp_path / 'bad.py'}): cannot be imported: No module named 'a_missing_module'" in out
+    assert "sqlite (sluiceway): " in out
 
 
 @pytest.mark.parametrize("before", [True, False])

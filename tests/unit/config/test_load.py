@@ -11,14 +11,17 @@ from pydantic import field_validator
 
 from connector import Duration, Field, Secret, Settings, Sink, Size
 from connector.api.errors import ConfigError, ExitCode
-from connector.config import load as loading
 from connector.config.later import LATER_NAMES, LATER_VALUES
-from connector.config.load import Config, load
+from connector.config.load import Config, load, reload_plugin
 from connector.config.settings import Address, ConnectorSettings, environment_name
+from connector.plugins.loader import SINK, Plugins
 from connector.source.position import StartPolicy
+from connector.telemetry.logs import mask
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from connector.plugins.loader import Kind
 
 REQUIRED = {
     "CONNECTOR_BOOTSTRAP_SERVERS": "one:9092,two:9093",
@@ -48,9 +51,17 @@ WRONG = {
     "CONNECTOR_SHUTDOWN_TIMEOUT": "soon",
     "CONNECTOR_KEY_FORMAT": "xml",
     "CONNECTOR_VALUE_FORMAT": "text",
+    "CONNECTOR_LANE_IDLE_TIMEOUT": "0s",
+    "CONNECTOR_TRANSFORMS": "filter,filter",
     "CONNECTOR_TOMBSTONES": "keep",
+    "CONNECTOR_PLUGIN_DIR": "/nowhere/at/all",
     "CONNECTOR_SINK": "nowhere",
     "CONNECTOR_ON_POISON": "ignore",
+    "CONNECTOR_DLQ_TOPIC": "or ders",
+    "CONNECTOR_DLQ_ON_TOO_LARGE": "cut",
+    "CONNECTOR_DLQ_MAX_RATIO": "2",
+    "CONNECTOR_DLQ_WINDOW": "0",
+    "CONNECTOR_DLQ_MAX_CONSECUTIVE": "-1",
     "CONNECTOR_RETRY_LIMIT": "-1",
     "CONNECTOR_RETRY_INITIAL": "0ms",
     "CONNECTOR_RETRY_MAX": "x",
@@ -100,7 +111,12 @@ class EverySink(Sink[EverySettings]):
 
 @pytest.fixture
 def every_sink(monkeypatch: pytest.MonkeyPatch) -> type[Sink[Any]]:
-    monkeypatch.setattr(loading, "load_sink", lambda _name: EverySink)
+    load_plugin = Plugins.load
+
+    def load_every(plugins: Plugins, kind: Kind[Any], name: str) -> type[Any]:
+        return EverySink if kind is SINK else load_plugin(plugins, kind, name)
+
+    monkeypatch.setattr(Plugins, "load", load_every)
     return EverySink
 
 
@@ -157,7 +173,9 @@ def test_every_setting_wrong_at_once_gives_a_line_for_each_in_one_error() -> Non
 
 
 def test_the_table_of_wrong_values_covers_every_setting() -> None:
-    assert {environment_name(field) for field in ConnectorSettings.model_fields} == {*WRONG, "CONNECTOR_GROUP_ID"}
+    # Any text is a group and a directory that is made; the token, never shown, has a test of its own.
+    others = {"CONNECTOR_GROUP_ID", "CONNECTOR_STATE_DIR", "CONNECTOR_ADMIN_TOKEN"}
+    assert {environment_name(field) for field in ConnectorSettings.model_fields} - {*WRONG} == others
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -413,7 +431,150 @@ def test_a_sink_is_asked_what_is_wrong_with_its_settings_together() -> None:
     assert loaded(PIPELINES="2", SINK_PATH="/{pipeline}")
 
 
+def test_tombstones_delete_only_where_the_sink_can() -> None:
+    assert problem(SINK="null", TOMBSTONES="delete") == (
+        "CONNECTOR_TOMBSTONES=delete: the sink null cannot delete. Set it to write, ignore or fail."
+    )
+    for policy in ("write", "ignore", "fail"):
+        assert loaded(SINK="null", TOMBSTONES=policy).settings.tombstones == policy
+
+
+# Transforms, and plugins in a directory.
+
+TAG = """
+from connector import Field, Secret, Settings, Transform
+class TagSettings(Settings):
+    text: str = Field(description="A text.")
+    key: Secret = Field(Secret(""), description="A secret.")
+class Tag(Transform[TagSettings]):
+    def apply(self, batch):
+        return batch
+"""
+MORE = """
+from connector import Field, Settings, Transform
+class MoreSettings(Settings):
+    text: str = Field("", description="A text.")
+    a_text: str = Field("", description="A text.")
+class More(Transform[MoreSettings]):
+    pass
+"""
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    (tmp_path / "tag.py").write_text(TAG)
+    (tmp_path / "more-tags.py").write_text(MORE)
+    (tmp_path / "more.py").write_text(MORE.replace("a_text", "tags_text"))
+    (tmp_path / "own.py").write_text("from connector import Sink\nclass Own(Sink):\n    pass\n")
+    return tmp_path
+
+
+def test_transforms_run_in_the_order_named_each_with_its_own_settings(directory: Path, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("file-key-51\n")
+    config = loaded(
+        PLUGIN_DIR=str(directory),
+        SINK="own",
+        TRANSFORMS="more-tags, filter,tag",
+        TRANSFORM_TAG_TEXT="t",
+        TRANSFORM_TAG_KEY_FILE=str(tmp_path / "key"),
+        TRANSFORM_MORE_TAGS_TEXT="m",
+        TRANSFORM_FILTER_PATTERN=".*",
+    )
+    assert config.sink.__name__ == "Own"
+    assert [each.name for each in config.transforms] == ["more-tags", "filter", "tag"]
+    more, filtered, tag = (each.settings.model_dump() for each in config.transforms)
+    assert (more["text"], filtered["pattern"], tag["text"]) == ("m", ".*", "t")
+    assert tag["key"].get_secret_value() == "file-key-51"
+    assert mask("the key is file-key-51") == "the key is ***"
+    assert "file-key-51" not in repr(config)
+
+
+def test_a_plugin_directory_and_transforms_may_be_named_by_files(directory: Path, tmp_path: Path) -> None:
+    (tmp_path / "names").write_text("more\n")
+    (tmp_path / "dir").write_text(f"{directory}\n")
+    config = loaded(PLUGIN_DIR_FILE=str(tmp_path / "dir"), TRANSFORMS_FILE=str(tmp_path / "names"))
+    assert [each.name for each in config.transforms] == ["more"]
+    (tmp_path / "dir").unlink()
+    lines = problems(PLUGIN_DIR_FILE=str(tmp_path / "dir"), TRANSFORMS_FILE=str(tmp_path / "missing"))
+    assert [line.split("=")[0] for line in lines] == ["CONNECTOR_PLUGIN_DIR_FILE", "CONNECTOR_TRANSFORMS_FILE"]
+
+
+def test_an_unknown_transform_is_the_only_problem_whatever_settings_it_has() -> None:
+    assert problem(TRANSFORMS="filtr", TRANSFORM_FILTR_PATTERN="x").startswith(
+        "CONNECTOR_TRANSFORMS=filtr: no such transform is installed. Did you mean filter?"
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ("filter,filter", "has 'filter' more than once"),
+        ("sink", "has 'sink', which means the sink"),
+        ("Filter", "has 'Filter', which is no name"),
+    ],
+)
+def test_a_list_of_transforms_that_cannot_be_meant_is_refused(names: str, words: str) -> None:
+    assert problem(TRANSFORMS=names, TRANSFORM_FILTER_PATTERN="x").startswith(f"CONNECTOR_TRANSFORMS={names} {words}")
+
+
+def test_a_setting_that_no_transform_has_is_told_with_what_there_is() -> None:
+    assert problem(TRANSFORM_FILTER_PATTERN="x") == (
+        "CONNECTOR_TRANSFORM_FILTER_PATTERN: no transform in CONNECTOR_TRANSFORMS has such a setting. "
+        "Correct or remove it."
+    )
+    assert "Did you mean CONNECTOR_TRANSFORM_FILTER_PATTERN?" in problem(
+        TRANSFORMS="filter", TRANSFORM_FILTER_PATTERN="x", TRANSFORM_FILTER_PATERN="x"
+    )
+    assert problem(TRANSFORMS="filter", TRANSFORM_FILTER_PATTERN="[") == (
+        "CONNECTOR_TRANSFORM_FILTER_PATTERN=[ is no regular expression: unterminated character set at position 0."
+    )
+
+
+def test_a_setting_that_two_transforms_would_share_is_refused(directory: Path) -> None:
+    (directory / "more-tags.py").write_text(MORE)
+    assert problem(PLUGIN_DIR=str(directory), TRANSFORMS="more,more-tags") == (
+        "CONNECTOR_TRANSFORM_MORE_TAGS_TEXT is a setting of two transforms in CONNECTOR_TRANSFORMS. "
+        "Leave one of them out."
+    )
+
+
+def test_a_reload_checks_the_settings_again_and_changes_that_plugin_only(directory: Path) -> None:
+    config = loaded(PLUGIN_DIR=str(directory), SINK="own", TRANSFORMS="more,tag", TRANSFORM_TAG_TEXT="t")
+    (directory / "tag.py").write_text(
+        TAG.replace("text: str", 'more: int = Field(5, description="New.")\n    text: str')
+    )
+    new = reload_plugin(config, "tag")
+    assert new.transforms[0] is config.transforms[0]
+    assert new.transforms[1].settings.model_dump() == {"more": 5, "text": "t", "key": Secret("")}
+    assert new.transforms[1].transform is not config.transforms[1].transform
+    own = reload_plugin(new, "sink")
+    assert own.sink is not config.sink
+    assert own.transforms == new.transforms
+
+
+def test_a_new_version_that_does_not_take_the_settings_is_refused(directory: Path) -> None:
+    config = loaded(PLUGIN_DIR=str(directory), TRANSFORMS="tag", TRANSFORM_TAG_TEXT="t")
+    for new, told in (
+        (TAG.replace("text: str", "words: str"), "CONNECTOR_TRANSFORM_TAG_TEXT: the new version has no such setting."),
+        (TAG.replace("text: str", "words: str"), "CONNECTOR_TRANSFORM_TAG_WORDS is required."),
+        (TAG + "(", "CONNECTOR_TRANSFORMS=tag: cannot be imported: SyntaxError"),
+    ):
+        (directory / "tag.py").write_text(new)
+        with pytest.raises(ConfigError) as refused:
+            reload_plugin(config, "tag")
+        assert told in str(refused.value)
+    with pytest.raises(ConfigError, match=r"There is no 'tags' to reload\. There are: sink, tag\."):
+        reload_plugin(config, "tags")
+
+
 # Secrets.
+
+
+def test_a_token_that_no_header_can_carry_is_refused_and_none_is_shown() -> None:
+    assert problem(ADMIN_TOKEN="tökén 61").startswith("CONNECTOR_ADMIN_TOKEN=*** has characters that a header")
+    config = loaded(ADMIN_TOKEN="admin-token-62")
+    assert "admin-token-62" not in repr(config)
+    assert mask("Bearer admin-token-62") == "Bearer ***"
 
 
 @pytest.mark.usefixtures("every_sink")

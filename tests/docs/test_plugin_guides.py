@@ -1,0 +1,57 @@
+"""The code in the guides is what a plugin author copies: it runs as a file of the plugin directory."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Message
+
+from connector import Batch, BatchMetadata, Epoch, LaneId, Offset, RecordErrors, SinkContext
+from connector.plugins.loader import SINK, TRANSFORM, Plugins
+from connector.runtime.params import Params
+
+if TYPE_CHECKING:
+    from connector.plugins.loader import Kind
+
+GUIDES = Path(__file__).parents[2] / "docs" / "guides"
+
+
+def load_example(guide: str, kind: Kind[Any], directory: Path) -> type[Any]:
+    text = (GUIDES / guide).read_text(encoding="utf-8")
+    found = re.search(r"```python\n(.*?)```", text, re.DOTALL)
+    assert found is not None
+    (directory / "example.py").write_text(found[1])
+    return Plugins(directory).load(kind, "example")
+
+
+def batch_of(*values: Any) -> Batch:
+    messages = [Message(topic="t", partition=0, offset=n, value=b"x") for n in range(len(values))]
+    metadata = BatchMetadata(LaneId(1), Epoch(1), 0, "t", 0, Offset(0), Offset(len(values)))
+    return Batch(metadata, messages, decoded={"value": list(values)})
+
+
+def test_the_transform_of_the_guide_masks_and_names_what_it_cannot(tmp_path: Path) -> None:
+    example = load_example("write-a-transform.md", TRANSFORM, tmp_path)
+    transform = example(example.settings_type(fields=("iban",)), SinkContext("g"))
+    assert transform.apply(batch_of({"iban": "DE1", "n": 1}, None, {})).column("value") == [
+        {"iban": "***", "n": 1},
+        None,
+        {},
+    ]
+    with pytest.raises(RecordErrors) as refused:
+        transform.apply(batch_of({}, "text"))
+    assert list(refused.value.errors) == [1]
+
+
+def test_the_sink_of_the_guide_takes_parameters_and_falls_back_to_defaults(tmp_path: Path) -> None:
+    example = load_example("runtime-parameters.md", SINK, tmp_path)
+    sink = example(example.settings_type(), SinkContext("g"))
+    params = Params(example.params_type, None)
+    sink.open()
+    sink.on_event(params.set("pause", "500ms"))
+    assert sink._tuning.pause == 0.5
+    sink.on_event(params.delete("pause"))
+    assert sink._tuning.pause == 0
