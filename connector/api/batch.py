@@ -1,6 +1,7 @@
 """`Batch`: records of one lane, in order. Its views are built only when asked for.
 
-A pipeline builds it and hands it to its sink on the same thread. `messages` costs nothing, `column` and `rows` a pass.
+A pipeline builds it and hands it to its sink on the same thread. `messages` costs nothing, `column` and `rows` a pass,
+`to_arrow` a pass for each column.
 """
 
 from __future__ import annotations
@@ -9,8 +10,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from connector.api.arrow import record_batch
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    import pyarrow as pa
 
     from connector.api.record import Message
     from connector.api.types import Epoch, LaneId, Offset
@@ -67,6 +72,25 @@ class Batch:
     def rows(self, *columns: str) -> Iterable[tuple[Any, ...]]:
         """Return one tuple for each record, with these columns in this order."""
         return zip(*(self.column(name) for name in columns), strict=True)
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """Return the records as one Arrow record batch; `connector.api.arrow` says which columns it has.
+
+        Raises:
+            ConfigError: pyarrow is not installed.
+        """
+        return record_batch(self)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return the records as a stream of one record batch, by the Arrow PyCapsule protocol.
+
+        So whatever takes Arrow takes a batch: `pyarrow.table(batch)`, `polars.from_arrow(batch)`, DuckDB.
+
+        Raises:
+            ConfigError: pyarrow is not installed.
+        """
+        capsule: object = record_batch(self).__arrow_c_stream__(requested_schema)
+        return capsule
 
     def slice(self, start: int, stop: int) -> Batch:
         """Return records `start` to `stop` (exclusive) as a batch of their own, for isolating a bad record."""
