@@ -13,5 +13,7 @@ if TYPE_CHECKING:
 class NullSink(Sink[Settings]):
     """Takes batches and keeps nothing of them; what it acknowledges is gone."""
 
+    is_idempotent = True  # there is nothing to see of a repeat
+
     def write(self, batch: Batch) -> None:
         """Drop the batch, without a look at its records."""

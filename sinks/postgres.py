@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AfterValidator, ConfigDict
 
 from connector import (
+    CloseReason,
     ConfigError,
     ConnectorError,
     FatalError,
@@ -166,6 +167,7 @@ class PostgresSink(Sink[PostgresSettings]):
 
     def __init__(self, settings: PostgresSettings, context: SinkContext) -> None:
         super().__init__(settings, context)
+        self.is_idempotent = settings.mode != "insert"  # type: ignore[misc]  # declared for a class, and settings decide
         self._layout = TableLayout(settings)
         self._connection: psycopg.Connection | None = None
         self._inserts: dict[str, _Insert] = {}  # for each topic whose table has been looked at
@@ -190,11 +192,11 @@ class PostgresSink(Sink[PostgresSettings]):
                 _create(connection, _CREATE_POSITIONS.format(self._positions))
 
     def on_event(self, event: Event) -> None:
-        """Write batches; forget the claim of a lane that is closed."""
+        """Write batches; forget the claim of a lane that is gone, which one that has only stalled is not."""
         match event:
             case Input(data=batch):
                 self.write(batch)
-            case InputClosed(id=lane):
+            case InputClosed(id=lane, reason=reason) if reason is not CloseReason.STALLED:
                 self._claims.pop(lane, None)
             case _:
                 pass

@@ -69,6 +69,7 @@ class SqliteSink(Sink[SqliteSettings]):
 
     def __init__(self, settings: SqliteSettings, context: SinkContext) -> None:
         super().__init__(settings, context)
+        self.is_idempotent = settings.mode != "insert"  # type: ignore[misc]  # declared for a class, and settings decide
         self._layout = TableLayout(settings)
         self._database: sqlite3.Connection | None = None
         self._statements: dict[str, str] = {}  # for each topic whose table is known to be there
