@@ -116,3 +116,21 @@ def _sinks() -> None:
     from connector.cli.sinks import list_sinks
 
     list_sinks()
+
+
+@app.command("new-sink")
+def _new_sink(
+    name: Annotated[str, typer.Argument(help="Name of the sink, as in CONNECTOR_SINK: lower case, hyphens.")],
+    directory: Annotated[
+        Path | None, typer.Option(help="Folder to make. Default: sluiceway-sink-NAME in the current folder.")
+    ] = None,
+) -> None:
+    """Write a package with a new sink: settings, tests and all, ready to install."""
+    from connector.cli.new_sink import new_sink
+
+    try:
+        folder = new_sink(name, directory)
+    except (ValueError, OSError) as error:
+        print(f"connector: {error}", file=sys.stderr)
+        raise typer.Exit(ExitCode.CONFIGURATION) from None
+    print(f"Made {folder}. Next: cd {folder} && pip install -e '.[dev]' && pytest")
