@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from connector.api.types import Offset
     from connector.source.position import TopicFacts
+    from connector.source.starts import Found
 
 Key = tuple[str, int]  # topic and partition
 
@@ -35,7 +36,7 @@ class Held:
     facts: TopicFacts
     wait: Wait | None = None
     retry_at: float = 0.0  # when POSITION and RANGE are tried again, time.monotonic()
-    start: Offset | None = None  # decided already, whatever the sink or the group say
+    decided: Found | None = None  # where it starts, whatever the sink or the group say
     next_offset: Offset | None = None  # of the next record to give to the lane; None while it waits for its start
     end: Offset | None = None  # a bounded run stops here
     is_paused: bool = False  # by the lane's high mark

@@ -34,10 +34,10 @@ from connector.source.client_errors import fatal_error, lacks_consumer_protocol
 from connector.source.cluster import Cluster, ClusterView, client_subscription
 from connector.source.commits import Commits
 from connector.source.lookout import Lookout
-from connector.source.position import StartPolicies
+from connector.source.position import Cause, StartPolicies
 from connector.source.rebalance import Rebalance
 from connector.source.router import Router
-from connector.source.starts import Starts
+from connector.source.starts import Found, Starts
 from connector.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -427,7 +427,11 @@ class KafkaSource:
     def _restart(self, positions: Mapping[LaneId, Offset | None]) -> None:
         lanes = [held for lane in positions if (held := self._assignment.by_lane(lane)) is not None]
         if lanes and self._failure is None:
-            starts = {held.key: at for held in lanes if (at := positions[held.lane.id]) is not None}
+            starts = {
+                held.key: Found(at, Cause.RESTARTED, None, held.facts)
+                for held in lanes
+                if (at := positions[held.lane.id]) is not None
+            }
             self._rebalance.abandon(self._get_client(), lanes)
             self._rebalance.replace(self._get_client(), lanes, starts)
 

@@ -16,12 +16,14 @@ from connector.lane.lane import Chunk
 from connector.source.assignment import Wait
 from connector.source.client_errors import fatal_error
 from connector.source.position import Cause
+from connector.source.starts import Found
 from connector.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
     from connector.source.assignment import Assignment, Held
     from connector.source.client import KafkaClient
     from connector.source.cluster import Cluster
+    from connector.source.position import TopicFacts
     from connector.source.rebalance import Rebalance
     from connector.source.starts import Starts
     from connector.telemetry.metrics import Metrics
@@ -103,7 +105,7 @@ class Lookout:
         lanes = [h for h in self._assignment if h.key[0] in fresh and _differ(h, fresh[h.key[0]].topic_id)]
         if lanes:
             log.warning("topic_recreated", topics=sorted({held.key[0] for held in lanes}))
-            starts = {h.key: self._starts.resolve(client, h.key, Cause.RECREATED, wanted=None) for h in lanes}
+            starts = {h.key: self._start_anew(client, h, fresh[h.key[0]]) for h in lanes}
             self._rebalance.release(client, lanes)
             self._rebalance.replace(client, lanes, starts)
 
@@ -136,17 +138,32 @@ class Lookout:
         """Forward, the lane goes on behind the hole. Backward, its partition needs a new lane, since the positions of a
         lane only grow (INV-4); what it took before is drained first, as the log does not have it any more."""
         try:
-            start = self._starts.resolve(client, held.key, Cause.OUT_OF_RANGE, wanted=held.next_offset)
+            found = self._find_beyond(client, held)
         except KafkaException as error:
             log.warning("log_ends_not_read", topic=held.key[0], partition=held.key[1], error=error.args[0].str())
             held.retry_at = time.monotonic() + _RETRY_SECONDS
             return
-        if held.next_offset is not None and start >= held.next_offset:
-            self._rebalance.start(held, start, Cause.OUT_OF_RANGE)
+        is_forward = held.next_offset is not None and found.start >= held.next_offset
+        if is_forward and found.cause is Cause.OUT_OF_RANGE:
+            self._rebalance.start(held, found.start, found.cause)
             self._rebalance.point(client, [held])
         else:
             self._rebalance.release(client, [held])
-            self._rebalance.replace(client, [held], {held.key: start})
+            self._rebalance.replace(client, [held], {held.key: found})
+
+    def _find_beyond(self, client: KafkaClient, held: Held) -> Found:
+        """Decide where a lane goes on whose position is not in the log: it may be a position of another log."""
+        topic = held.key[0]
+        fresh = self._cluster.facts([topic], _READ_SECONDS).get(topic)
+        if fresh is not None and _differ(held, fresh.topic_id):
+            log.warning("topic_recreated", topics=[topic])
+            return self._start_anew(client, held, fresh)
+        start = self._starts.resolve(client, held.key, Cause.OUT_OF_RANGE, wanted=held.next_offset)
+        return Found(start, Cause.OUT_OF_RANGE, None, held.facts)
+
+    def _start_anew(self, client: KafkaClient, held: Held, facts: TopicFacts) -> Found:
+        start = self._starts.resolve(client, held.key, Cause.RECREATED, wanted=None)
+        return Found(start, Cause.RECREATED, None, facts)
 
 
 def _differ(held: Held, topic_id: str | None) -> bool:

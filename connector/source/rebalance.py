@@ -156,20 +156,20 @@ class Rebalance:
         self._metrics.rebalances.labels("lost").inc()
         self._emit(LanesRevoked(tuple(held.lane.id for held in gone), DrainBarrier(0), RevokeReason.LOST))
 
-    def begin(self, client: KafkaClient, keys: Sequence[Key], starts: Mapping[Key, Offset]) -> list[Held]:
+    def begin(self, client: KafkaClient, keys: Sequence[Key], starts: Mapping[Key, Found]) -> list[Held]:
         """Make lanes for partitions that the client is about to be given, or has; `starts` are decided already."""
         # The sink is asked first, by the lane's pipeline; what the group says is read when the answer has come.
         undecided = [] if self._asks_sink else [key for key in keys if key not in starts]
         found = self._find(client, undecided, {})
         lanes: list[Held] = []
         for key in keys:
-            facts = self._facts(key, found)
+            facts = self._facts(key, {**found, **starts})
             held = self.assignment.mint(key, facts, awaits_sink=self._asks_sink)
-            held.start = starts.get(key)
+            held.decided = starts.get(key)
             if self._asks_sink:
                 held.wait = Wait.SINK
-            elif held.start is not None:
-                self.start(held, held.start, Cause.RESTARTED)
+            elif held.decided is not None:
+                self.start(held, held.decided.start, held.decided.cause)
             elif key in found:
                 held.lane.committed = found[key].committed
                 self.start(held, found[key].start, found[key].cause)
@@ -210,14 +210,14 @@ class Rebalance:
                 continue
             held.facts = answer.facts
             held.lane.topic_id = answer.facts.topic_id
-            if held.start is None:
+            if held.decided is None:
                 held.lane.committed = answer.committed
-            start, cause = (answer.start, answer.cause) if held.start is None else (held.start, Cause.RESTARTED)
-            self.start(held, start, cause)
+            decided = held.decided or answer
+            self.start(held, decided.start, decided.cause)
             ready.append(held)
         self.point(client, ready)
 
-    def replace(self, client: KafkaClient, leaving: Sequence[Held], starts: Mapping[Key, Offset]) -> None:
+    def replace(self, client: KafkaClient, leaving: Sequence[Held], starts: Mapping[Key, Found]) -> None:
         """Bring partitions that are ours back as new lanes, after their old lanes were released or abandoned."""
         keys = [held.key for held in leaving]
         lanes = self.begin(client, keys, starts)
