@@ -13,6 +13,7 @@ from connector.lane.lane import Lane
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from connector.api.sink import StoredPosition
     from connector.api.types import Offset
     from connector.source.position import TopicFacts
     from connector.source.starts import Found
@@ -36,6 +37,7 @@ class Held:
     facts: TopicFacts
     wait: Wait | None = None
     retry_at: float = 0.0  # when POSITION and RANGE are tried again, time.monotonic()
+    stored: StoredPosition | None = None  # what the sink holds, once it was asked
     decided: Found | None = None  # where it starts, whatever the sink or the group say
     next_offset: Offset | None = None  # of the next record to give to the lane; None while it waits for its start
     end: Offset | None = None  # a bounded run stops here

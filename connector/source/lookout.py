@@ -65,7 +65,7 @@ class Lookout:
         """Read again what lanes wait for."""
         now = time.monotonic()
         due = [held for held in self._assignment if held.wait is not None and held.retry_at <= now]
-        unread = {held.key: None for held in due if held.wait is Wait.POSITION}
+        unread = {held.key: held.stored for held in due if held.wait is Wait.POSITION}
         if unread:
             self._rebalance.find_again(client, unread)
         for held in due:

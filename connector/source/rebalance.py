@@ -206,6 +206,7 @@ class Rebalance:
             answer = found.get(held.key)
             if answer is None:
                 held.wait = Wait.POSITION
+                held.stored = waiting[held.key]
                 held.retry_at = time.monotonic() + _RETRY_SECONDS
                 continue
             held.facts = answer.facts
