@@ -5,6 +5,8 @@ Pure. Judged by code, never by `KafkaError.fatal()`, which is false on the one m
 
 from __future__ import annotations
 
+from confluent_kafka import KafkaError
+
 from connector.api.errors import AuthenticationError, ConfigError, FatalError, FencedError
 
 _RIGHTS = {
@@ -29,7 +31,7 @@ _GROUP = {
     "GROUP_ID_NOT_FOUND": "set another CONNECTOR_GROUP_ID",
     "INVALID_SESSION_TIMEOUT": "set CONNECTOR_KAFKA_SESSION_TIMEOUT_MS within the limits of the broker",
     "GROUP_MAX_SIZE_REACHED": "the group is full: raise the broker's group.max.size or run fewer copies",
-    "UNSUPPORTED_ASSIGNOR": "set another CONNECTOR_ASSIGNMENT_STRATEGY",
+    "UNSUPPORTED_ASSIGNOR": "set another CONNECTOR_KAFKA_GROUP_REMOTE_ASSIGNOR, or remove it",
 }
 _FENCED = {"_FATAL", "_FENCED", "FENCED_INSTANCE_ID", "UNRELEASED_INSTANCE_ID"}
 
@@ -47,11 +49,16 @@ def fatal_error(code: str, text: str) -> FatalError | None:
             "CONNECTOR_KAFKA_SASL_MECHANISM, CONNECTOR_KAFKA_SASL_USERNAME and CONNECTOR_KAFKA_SASL_PASSWORD."
         )
     for name, right in _RIGHTS.items():
-        # A fatal error of the group's heartbeat names its cause only in the text.
-        if code == name or (code == "_FATAL" and _words(name) in text.lower()):
+        if _is(name, code, text):
             return AuthenticationError(f"The cluster refused access ({code}: {text}). Grant {right}.")
-    if code in _GROUP:
-        return ConfigError(f"The group cannot be joined ({code}: {text}): {_GROUP[code]}.")
+    for name, cure in _GROUP.items():
+        if _is(name, code, text):
+            return ConfigError(f"The group cannot be joined ({code}: {text}): {cure}.")
+    if lacks_consumer_protocol(code, text):
+        return ConfigError(
+            f"The broker does not know the consumer group protocol (KIP-848) ({text}). Set "
+            "CONNECTOR_GROUP_PROTOCOL=classic, or auto, which finds out."
+        )
     if code in _FENCED:
         return FencedError(
             f"The Kafka client has failed for good ({code}: {text}). Another member may use the same "
@@ -61,9 +68,15 @@ def fatal_error(code: str, text: str) -> FatalError | None:
 
 
 def lacks_consumer_protocol(code: str, text: str) -> bool:
-    """Whether the broker does not know the consumer group protocol (KIP-848), so that `auto` falls back to classic."""
-    return code == "_FATAL" and "ConsumerGroupHeartbeat" in text
+    """Whether the broker does not know the consumer group protocol (KIP-848), so that `auto` falls back to classic.
+
+    Any other end of the heartbeat must not: in classic a second member with the same instance id would take the group
+    over from the first.
+    """
+    is_unknown = any(_is(name, code, text) for name in ("UNSUPPORTED_VERSION", "_UNSUPPORTED_FEATURE"))
+    return code == "_FATAL" and "ConsumerGroupHeartbeat" in text and is_unknown
 
 
-def _words(code: str) -> str:
-    return code.removesuffix("_FAILED").replace("_", " ").lower()
+def _is(name: str, code: str, text: str) -> bool:
+    """Whether this is the error of that name. A fatal error of the heartbeat names its cause only in the text."""
+    return code == name or (code == "_FATAL" and KafkaError(getattr(KafkaError, name)).str() in text)
