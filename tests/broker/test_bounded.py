@@ -12,13 +12,11 @@ import pytest
 
 from tests.support.oracle import written_to_files
 from tests.support.process import wait_until
-from tests.support.scenario import Scenario, held, readable, wait_until_copy
+from tests.support.scenario import Scenario, held, readable, send, wait_until_copy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
-
-    from confluent_kafka import Producer
 
     from tests.support.connector import ConnectorProcess
     from tests.support.kafka import Kafka
@@ -34,25 +32,13 @@ _COMPACTED = {
 }
 
 
-def _send(producer: Producer, topic: str, partition: int, count: int, *, commits: bool) -> None:
-    """Send one transaction."""
-    producer.begin_transaction()
-    for number in range(count):
-        producer.produce(topic, str(number).encode(), partition=partition)
-    producer.flush(30)  # an abort would drop what has not been sent
-    if commits:
-        producer.commit_transaction(30)
-    else:
-        producer.abort_transaction(30)
-
-
 def _transactions(kafka: Kafka) -> str:
     """Return a topic of 5 partitions: full, empty, aborted at the tail, only aborted, and one that ends committed."""
     topic = kafka.create_topic(partitions=5)
     kafka.produce(topic, 3000, partition=0)
     producer = kafka.transactional_producer()
     for partition, count, commits in ((2, 10, True), (2, 5, False), (3, 7, False), (4, 4, False), (4, 6, True)):
-        _send(producer, topic, partition, count, commits=commits)
+        send(producer, topic, partition, count, commits=commits)
     return topic
 
 

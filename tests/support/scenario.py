@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from confluent_kafka import Producer
+
     from tests.support.kafka import Kafka
     from tests.support.oracle import Place
 
@@ -146,6 +148,18 @@ def commit(kafka: Kafka, group: str, topic: str, positions: Mapping[int, int], f
         )
     finally:
         consumer.close()
+
+
+def send(producer: Producer, topic: str, partition: int, count: int, *, commits: bool) -> None:
+    """Send one transaction through a producer of `Kafka.transactional_producer`."""
+    producer.begin_transaction()
+    for number in range(count):
+        producer.produce(topic, str(number).encode(), partition=partition)
+    producer.flush(30)  # an abort would drop what has not been sent
+    if commits:
+        producer.commit_transaction(30)
+    else:
+        producer.abort_transaction(30)
 
 
 def readable(kafka: Kafka, topics: Iterable[str], *, timeout: float = 60) -> set[Place]:
