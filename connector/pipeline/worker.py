@@ -339,7 +339,7 @@ class Pipeline:
         backoff = self._settings.backoff
         if backoff.is_exhausted(failures):
             raise FatalError(
-                f"{doing} failed {failures} times (last error: {error}), which is CONNECTOR_RETRY_LIMIT. Raise it or "
+                f"{doing} failed {failures} times (last error: {error}): CONNECTOR_RETRY_LIMIT is used up. Raise it or "
                 "leave it unset to go on trying."
             ) from error
         delay = backoff.delay(failures)

@@ -196,7 +196,9 @@ class Controller:
         return self._stage is _Stage.RUNNING and any(drain.is_own for drain in self._drains)
 
     def _poll_seconds(self) -> float:
-        return _BUSY_POLL_SECONDS if self._drains else _POLL_SECONDS
+        now = time.monotonic()
+        due = self.schedule.next_due(now) - now
+        return _BUSY_POLL_SECONDS if self._drains else max(_BUSY_POLL_SECONDS, min(_POLL_SECONDS, due))
 
     # What the source reports.
 
@@ -363,12 +365,12 @@ class Controller:
 
     def _count_commit(self, result: CommitResult) -> None:
         if result.committed:
-            self._metrics.commits.labels("ok", "NO_ERROR").inc()
+            self._metrics.commits.labels("ok", "NO_ERROR").inc(len(result.committed))
         self._refused.update(partition for partition, code in result.failed.items() if error_for(code) is not None)
         for code in sorted(set(result.failed.values())):
-            outcome = outcome_of(code)
-            self._metrics.commits.labels(outcome.value, code).inc()
-            log.warning("commit_failed", code=code, outcome=outcome.value, partitions=len(result.failed))
+            outcome, count = outcome_of(code), sum(failed == code for failed in result.failed.values())
+            self._metrics.commits.labels(outcome.value, code).inc(count)
+            log.warning("commit_failed", code=code, outcome=outcome.value, partitions=count)
             if (error := error_for(code)) is not None:
                 self._fail(error)
 

@@ -49,14 +49,15 @@ class StatusBoard:
             controller_seen=now,
             source_seen=controller.source.seen,
         )
-        self._measure(state, is_ready=is_ready, lanes=lanes)
+        paused = sum(lane.is_paused for lane in controller.lanes.values())
+        self._measure(state, is_ready=is_ready, lanes=lanes, paused=paused)
 
-    def _measure(self, state: RunState, *, is_ready: bool, lanes: tuple[LaneStatus, ...]) -> None:
+    def _measure(self, state: RunState, *, is_ready: bool, lanes: tuple[LaneStatus, ...], paused: int) -> None:
         metrics = self._metrics
         metrics.set_state(state)
         metrics.ready.set(is_ready)
         metrics.assigned_lanes.set(len(lanes))
-        metrics.paused_lanes.set(sum(lane.state in (LaneState.PAUSED, LaneState.RETRYING) for lane in lanes))
+        metrics.paused_lanes.set(paused)
         metrics.inflight_bytes.set(sum(lane.held_bytes for lane in lanes))
         for lane in lanes:
             metrics.watermark_age_seconds.labels(lane.topic, lane.partition).set(lane.watermark_age_seconds or 0.0)

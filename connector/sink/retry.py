@@ -11,7 +11,7 @@ from tenacity import RetryCallState, wait_exponential, wait_random
 class Backoff:
     """Delays of a retry; seconds. The jitter takes up to a fifth away, so that copies do not try in step.
 
-    `limit` is the number of tries after which the error is fatal; None: never.
+    `limit` is how many retries there are before the error is fatal; None: no limit.
     """
 
     initial: float = 0.1
@@ -26,5 +26,5 @@ class Backoff:
         return delay * (1 - wait_random(0, 0.2)(state))
 
     def is_exhausted(self, failures: int) -> bool:
-        """Whether the limit is reached."""
-        return self.limit is not None and failures >= self.limit
+        """Whether so many failures in a row are more than the limit allows."""
+        return self.limit is not None and failures > self.limit

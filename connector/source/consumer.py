@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
@@ -130,7 +130,9 @@ class KafkaSource:
         self._client_factory = client_factory
         self._cluster = cluster or Cluster(settings.admin_properties, settings.subscription)
         self._commands: deque[_Commit | _StartLane | _Restart | _Resume | _Close] = deque()
-        self._events: SimpleQueue[SourceEvent[Lane] | FatalError] = SimpleQueue()
+        # Not a SimpleQueue: in CPython 3.11 its get waits without end, when a signal handler of the main thread runs
+        # beyond the timeout.
+        self._events: Queue[SourceEvent[Lane] | FatalError] = Queue()
         self._results: deque[CommitResult] = deque()
         self._assignment = Assignment()
         self._starts = Starts(self._cluster, settings.subscription, settings.policies, metrics)

@@ -27,7 +27,6 @@ class LaneState(Enum):
     PAUSED = "paused"  # its share of the memory budget is full
     RETRYING = "retrying"  # the sink's transient error: see last_error and next_try_seconds
     DRAINING = "draining"
-    FINISHED = "finished"  # a bounded run reached its end
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass
 from itertools import count
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue, SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -99,7 +99,9 @@ class MemorySource:
         self._drain_timeout = drain_timeout
         self._lane_bytes = lane_bytes
         self._steps: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._events: SimpleQueue[SourceEvent[Lane] | FatalError] = SimpleQueue()
+        # Not a SimpleQueue: in CPython 3.11 its get waits without end, when a signal handler of the main thread runs
+        # beyond the timeout.
+        self._events: Queue[SourceEvent[Lane] | FatalError] = Queue()
         self._results: deque[CommitResult] = deque()
         self._log: dict[Key, list[Message]] = {}
         self._held: dict[LaneId, _Held] = {}
