@@ -360,12 +360,10 @@ def test_null_empty_and_undecodable_are_three_things(
         with OnePipeline(settings).running() as bench:
             lane = bench.lane()
             messages = [
-                Message(
-                    topic="t", partition=0, offset=offset, key=value if column == "key" else b"k", value=value or b""
+                Message(topic="t", partition=0, offset=offset, key=key, value=value)
+                for offset, (key, value) in enumerate(
+                    (each, b"v") if column == "key" else (b"k", each) for each in values
                 )
-                if column == "key"
-                else Message(topic="t", partition=0, offset=offset, key=b"k", value=value)
-                for offset, value in enumerate(values)
             ]
             bench.put_messages(lane, messages)
             bench.until(lambda bench=bench: len(bench.find(Acked)) == 2)
