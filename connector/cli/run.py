@@ -212,6 +212,7 @@ def _source_settings(config: Config) -> SourceSettings:
         subscription=settings.topics,
         plan=plan,
         admin_properties={**admin_properties(config.client), "logger": logging.getLogger("librdkafka")},
+        ignored=tuple(filter(None, config.client.properties.get("topic.blacklist", "").split(","))),
         policies=StartPolicies(
             new_group=settings.start,
             new_partition=settings.start_new_partition,

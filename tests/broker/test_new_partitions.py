@@ -118,11 +118,11 @@ def test_nothing_of_the_first_topic_of_a_pattern_is_skipped_under_latest(
         assert copy.terminate() == 0
 
 
-def test_a_pattern_is_searched_for_in_the_name_under_every_protocol(
+def test_a_pattern_and_a_blacklist_mean_the_same_under_every_protocol(
     kafka: Kafka, group_protocol: str, tmp_path: Path
 ) -> None:
     prefix = uuid.uuid4().hex[:8]
-    names = [f"{prefix}-a", f"{prefix}-ab", f"x{prefix}-a", f"x{prefix}-b"]
+    names = [f"{prefix}-a", f"{prefix}-ab", f"x{prefix}-a", f"x{prefix}-b", f"{prefix}-out", f"{prefix}-ignored"]
     for name in names:
         kafka.create_topic(name)
         kafka.produce(name, 1)
@@ -132,8 +132,9 @@ def test_a_pattern_is_searched_for_in_the_name_under_every_protocol(
         f"^{prefix}-ab|{prefix}-b": {names[1], names[3]},
         f"^{prefix}-a$,{names[2]}": {names[0], names[2]},
     }
+    settings = {"CONNECTOR_STOP": "end", "CONNECTOR_KAFKA_TOPIC_BLACKLIST": f"{prefix}-out,^{prefix}-ign"}
     scenarios = {
-        pattern: Scenario(kafka, group_protocol, [pattern], tmp_path, {"CONNECTOR_STOP": "end"}, group=f"{prefix}-{n}")
+        pattern: Scenario(kafka, group_protocol, [pattern], tmp_path, settings, group=f"{prefix}-{n}")
         for n, pattern in enumerate(expected)
     }
     with ExitStack() as stack:
