@@ -15,8 +15,7 @@ from connector.lane.lane import RECORD_OVERHEAD_BYTES
 from connector.pipeline.batcher import BatchLimits
 from connector.pipeline.worker import PipelineSettings
 from connector.sink.retry import Backoff
-from tests.support.engine import PROTOCOLS, Destination, Engine, KafkaDriver, MemoryDriver
-from tests.support.process import wait_until
+from tests.support.engine import PROTOCOLS, Destination, Engine, KafkaDriver, MemoryDriver, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,7 +119,7 @@ class _Chaos:
                 held = self._rebalance(driver, held, chosen, is_lost=self.is_rough and dice < 0.08, is_eager=is_eager)
                 rebalances += 1
             if dice > 0.7:  # else several steps are served by one call
-                wait_until(is_served, timeout=10, what="the steps are served")
+                eventually(is_served, "the steps are served")
         assert rebalances > 5
         self._rebalance(driver, held, set(KEYS), is_lost=False, is_eager=is_eager)
         for key in KEYS:

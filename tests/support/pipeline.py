@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from connector import LaneId, Offset, PartitionId
 from connector.api.barrier import DrainBarrier
@@ -19,11 +19,10 @@ from connector.pipeline.worker import Pipeline, PipelineSettings
 from connector.sink.retry import Backoff
 from connector.telemetry.metrics import Metrics
 from connector.testing.client import records
-from tests.support.engine import WAIT_SECONDS, Destination
-from tests.support.process import wait_until
+from tests.support.engine import WAIT_SECONDS, Destination, eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Self
 
     from confluent_kafka import Message
@@ -93,10 +92,10 @@ class OnePipeline:
         """Return the reports of one kind, in order."""
         return [report for report in list(self.reports) if isinstance(report, kind)]
 
-    def until(self, condition: Any, what: str = "") -> None:
+    def until(self, condition: Callable[[], bool], what: str = "") -> None:
         """Wait until this holds."""
         try:
-            wait_until(condition, timeout=WAIT_SECONDS, what=what)
+            eventually(condition, what)
         except TimeoutError as error:
             raise TimeoutError(f"{error}; {self.reports[-5:]}, written {self.destination.written[-10:]}") from None
 

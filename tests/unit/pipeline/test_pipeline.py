@@ -347,29 +347,27 @@ def _values(bench: OnePipeline, column: str) -> list[object]:
         (Format.JSON, [b"{"], [], 1),
     ],
 )
+@pytest.mark.parametrize("column", ["key", "value"])
 def test_null_empty_and_undecodable_are_three_things(
-    format_: Format, values: list[bytes | None], decoded: list[object], bad: int
+    column: str, format_: Format, values: list[bytes | None], decoded: list[object], bad: int
 ) -> None:
-    for column in ("key", "value"):
-        settings = PipelineSettings(
-            limits=BatchLimits(linger_seconds=0.0),
-            skips_poison=True,
-            key_format=format_ if column == "key" else Format.BYTES,
-            value_format=format_ if column == "value" else Format.BYTES,
-        )
-        with OnePipeline(settings).running() as bench:
-            lane = bench.lane()
-            messages = [
-                Message(topic="t", partition=0, offset=offset, key=key, value=value)
-                for offset, (key, value) in enumerate(
-                    (each, b"v") if column == "key" else (b"k", each) for each in values
-                )
-            ]
-            bench.put_messages(lane, messages)
-            bench.until(lambda bench=bench: len(bench.find(Acked)) == 2)
-            assert _values(bench, column) == decoded
-            skipped = bench.metrics.skipped_records.labels("t", "decode", "UndecodableRecord")._value.get()
-            assert (skipped, bench.find(Delivered)[-1].next_offset) == (bad, len(values))
+    settings = PipelineSettings(
+        limits=BatchLimits(linger_seconds=0.0),
+        skips_poison=True,
+        key_format=format_ if column == "key" else Format.BYTES,
+        value_format=format_ if column == "value" else Format.BYTES,
+    )
+    with OnePipeline(settings).running() as bench:
+        lane = bench.lane()
+        messages = [
+            Message(topic="t", partition=0, offset=offset, key=key, value=value)
+            for offset, (key, value) in enumerate((each, b"v") if column == "key" else (b"k", each) for each in values)
+        ]
+        bench.put_messages(lane, messages)
+        bench.until(lambda: len(bench.find(Acked)) == 2)
+        assert _values(bench, column) == decoded
+        skipped = bench.metrics.skipped_records.labels("t", "decode", "UndecodableRecord")._value.get()
+        assert (skipped, bench.find(Delivered)[-1].next_offset) == (bad, len(values))
 
 
 def test_an_undecodable_record_under_fail_ends_with_5() -> None:

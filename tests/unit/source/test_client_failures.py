@@ -15,8 +15,7 @@ from connector.source.client_errors import fatal_error, lacks_consumer_protocol
 from connector.source.cluster import ClusterView
 from connector.source.position import TopicFacts
 from connector.testing.client import FakeClient, records
-from tests.support.engine import PROTOCOLS, WAIT_SECONDS, Destination, Engine, KafkaDriver
-from tests.support.process import wait_until
+from tests.support.engine import PROTOCOLS, WAIT_SECONDS, Destination, Engine, KafkaDriver, eventually
 
 if TYPE_CHECKING:
     from typing import Any
@@ -353,4 +352,4 @@ def test_only_positions_of_held_lanes_are_committed_with_the_facts_of_their_topi
         engine.until_committed(B, 0)
     assert driver.committed(A) == 3
     assert '"partitions":4' in (driver.fake.stored[A].metadata or "")
-    wait_until(lambda: driver.source.is_closed, timeout=WAIT_SECONDS, what="closed")
+    eventually(lambda: driver.source.is_closed, "closed")
