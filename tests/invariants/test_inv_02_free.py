@@ -29,7 +29,7 @@ KEYS: list[Key] = [("t", partition) for partition in range(4)]
 QUICK = PipelineSettings(
     limits=BatchLimits(rows=50, linger_seconds=0.001), backoff=Backoff(initial=0.001, maximum=0.004)
 )
-_CHAOS_SECONDS = 0.6
+_STEPS = 300
 
 
 @pytest.mark.invariant(2)
@@ -103,12 +103,10 @@ class _Chaos:
             time.sleep(dice / 200)  # the sink's own time, not a wait of the test
 
     def drive(self, driver: Driver, engine: Engine, is_served: Callable[[], bool], *, is_eager: bool) -> dict[Key, int]:
-        """Append, take, give and lose for a while; return how many records each partition has."""
+        """Append, take, give and lose; return how many records each partition has."""
         counts = dict.fromkeys(KEYS, 0)
         held: set[Key] = set()
-        until = time.monotonic() + _CHAOS_SECONDS
-        rebalances = 0
-        while time.monotonic() < until:
+        for _ in range(_STEPS):
             with self._lock:
                 key, size = self.random.choice(KEYS), self.random.randrange(1, 60)
                 dice = self.random.random()
@@ -117,10 +115,8 @@ class _Chaos:
             counts[key] += size
             if dice < 0.3:
                 held = self._rebalance(driver, held, chosen, is_lost=self.is_rough and dice < 0.08, is_eager=is_eager)
-                rebalances += 1
             if dice > 0.7:  # else several steps are served by one call
                 eventually(is_served, "the steps are served")
-        assert rebalances > 5
         self._rebalance(driver, held, set(KEYS), is_lost=False, is_eager=is_eager)
         for key in KEYS:
             engine.until_committed(key, counts[key])
