@@ -102,10 +102,10 @@ def _reason(copy: ConnectorProcess) -> str:
     return reason
 
 
-def test_a_wrong_password_ends_it_with_3(protected: JvmBroker, group_protocol: str, tmp_path: Path) -> None:
+def test_a_wrong_password_ends_it_with_3(protected: JvmBroker, tmp_path: Path) -> None:
     topic = Kafka(protected.internal_servers).create_topic()
     settings = _as_user(protected, "reader", WRONG_PASSWORD)
-    scenario = Scenario(Kafka(protected.internal_servers), group_protocol, [topic], tmp_path, settings)
+    scenario = Scenario(Kafka(protected.internal_servers), "consumer", [topic], tmp_path, settings)
     with scenario.copy() as copy:
         assert copy.wait(30) == 3
     assert "CONNECTOR_KAFKA_SASL_PASSWORD" in _reason(copy)
@@ -156,11 +156,9 @@ def test_a_missing_topic_is_waited_for(kafka: Kafka, group_protocol: str, tmp_pa
     assert len(written_to_files(scenario.files)) == 10
 
 
-def test_a_missing_topic_ends_it_with_2_where_that_is_asked_for(
-    kafka: Kafka, group_protocol: str, tmp_path: Path
-) -> None:
+def test_a_missing_topic_ends_it_with_2_where_that_is_asked_for(kafka: Kafka, tmp_path: Path) -> None:
     topics = [kafka.create_topic(), "missing-for-ever"]
-    scenario = Scenario(kafka, group_protocol, topics, tmp_path, {"CONNECTOR_MISSING_TOPIC": "fail"})
+    scenario = Scenario(kafka, "consumer", topics, tmp_path, {"CONNECTOR_MISSING_TOPIC": "fail"})
     with scenario.copy() as copy:
         assert copy.wait(30) == 2
     reason = _reason(copy)
@@ -169,11 +167,11 @@ def test_a_missing_topic_ends_it_with_2_where_that_is_asked_for(
 
 
 def test_a_cluster_that_cannot_be_reached_ends_it_with_8_within_the_startup_timeout(
-    kafka: Kafka, group_protocol: str, tmp_path: Path
+    kafka: Kafka, tmp_path: Path
 ) -> None:
     address = f"127.0.0.1:{free_ports(1)[0]}"
     settings = {"CONNECTOR_BOOTSTRAP_SERVERS": address, "CONNECTOR_STARTUP_TIMEOUT": "3s"}
-    scenario = Scenario(kafka, group_protocol, ["any"], tmp_path, settings)
+    scenario = Scenario(kafka, "consumer", ["any"], tmp_path, settings)
     with scenario.copy() as copy:
         assert copy.wait(30) == 8
     assert "CONNECTOR_STARTUP_TIMEOUT=3s" in _reason(copy)
