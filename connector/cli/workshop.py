@@ -99,6 +99,7 @@ def source_settings(config: Config, *, asks_sink: bool) -> SourceSettings:
         subscription=settings.topics,
         plan=partial(_plan, config),
         admin_properties=_connection(config),
+        ignored=tuple(filter(None, config.client.properties.get("topic.blacklist", "").split(","))),
         policies=StartPolicies(
             new_group=settings.start,
             new_partition=settings.start_new_partition,

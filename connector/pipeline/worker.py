@@ -349,6 +349,8 @@ class Pipeline:
             was_empty = batcher.next_offset is None
             batcher.add(chunk, time.monotonic())
             reason = batcher.reason(time.monotonic())
+            if reason is None and work.lane.is_full:  # nothing more would come before the linger is over
+                reason = "bytes"
             if reason is not None:
                 self._flush(work, reason)
                 if work.lane.has_chunks and not work.is_blocked:

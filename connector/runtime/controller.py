@@ -446,7 +446,7 @@ class Controller:
                     self._stage = _Stage.DONE
             case _:
                 assert_never(self._stage)
-        if now >= self._deadline:
+        if now >= self._deadline and self._stage is not _Stage.DONE:
             log.error("shutdown_deadline", stage=self._stage.value, seconds=self._settings.shutdown_timeout)
             if self._stage is not _Stage.LEAVING:
                 self._leave()

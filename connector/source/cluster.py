@@ -68,10 +68,11 @@ def client_subscription(subscription: Sequence[str], group_protocol: str) -> lis
 class Cluster:
     """Watches the subscribed topics. `view` is replaced as a whole by the watching thread; anybody may read it."""
 
-    def __init__(self, properties: Mapping[str, Any], subscription: Sequence[str]) -> None:
+    def __init__(self, properties: Mapping[str, Any], subscription: Sequence[str], ignored: Sequence[str] = ()) -> None:
         callbacks: dict[str, Any] = {"error_cb": self._on_error}
         self._admin = AdminClient({**properties, **callbacks})
         self._subscription = tuple(subscription)
+        self._ignored = tuple(ignored)
         self._stop = threading.Event()
         self._asked_for_ids = threading.Event()  # the first question for topic ids is answered, well or not
         self._has_ids = True
@@ -164,7 +165,7 @@ class Cluster:
         facts = {
             name: TopicFacts(len(topic.partitions))
             for name, topic in listed.topics.items()
-            if matches(self._subscription, name)
+            if matches(self._subscription, name) and not matches(self._ignored, name)
         }
         if self.view is None or not self._has_ids:
             # Counts are there at once; the ids may take until a time-out, where there are none.

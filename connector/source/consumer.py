@@ -77,6 +77,7 @@ class SourceSettings:
     subscription: tuple[str, ...]
     plan: Callable[[int], ClientPlan]
     admin_properties: Mapping[str, Any]
+    ignored: tuple[str, ...] = ()  # names and patterns of topics that the client leaves out (`topic.blacklist`)
     policies: StartPolicies = field(default_factory=StartPolicies)
     asks_sink: bool = False
     drain_timeout: float = 20.0
@@ -133,7 +134,7 @@ class KafkaSource:
         self._settings = settings
         self._metrics = metrics
         self._client_factory = client_factory
-        self._cluster = cluster or Cluster(settings.admin_properties, settings.subscription)
+        self._cluster = cluster or Cluster(settings.admin_properties, settings.subscription, settings.ignored)
         self._commands: deque[_Commit | _StartLane | _Restart | _Resume | _HoldBack | _Close] = deque()
         # Not a SimpleQueue: in CPython 3.11 its get waits without end, when a signal handler of the main thread runs
         # beyond the timeout.

@@ -28,7 +28,6 @@ from connector.source.position import StartPolicies, TopicFacts
 from connector.telemetry.metrics import Metrics
 from connector.testing.client import FakeClient, Key, records
 from connector.testing.memory_source import MemorySource
-from tests.support.process import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -290,7 +289,7 @@ class KafkaDriver:
                 yield self
             finally:
                 self.kafka_source.close()
-                wait_until(lambda: self.kafka_source.is_closed, timeout=WAIT_SECONDS, what="the source is closed")
+                eventually(lambda: self.kafka_source.is_closed, "the source is closed")
         for client in self.clients:
             assert client.violations == []
 
@@ -426,7 +425,7 @@ class Engine:
     def until(self, condition: Callable[[], bool], what: str = "") -> None:
         """Wait until this holds."""
         try:
-            wait_until(condition, timeout=WAIT_SECONDS, what=what)
+            eventually(condition, what)
         except TimeoutError as error:
             raise TimeoutError(
                 f"{error}; written {self.destination.written[-10:]}, commits {self.driver.commits()[-5:]}, "
@@ -452,6 +451,19 @@ class Engine:
         """End the run as SIGTERM does."""
         self.controller.request_stop()
         return self.join()
+
+
+def eventually(condition: Callable[[], bool], what: str = "") -> None:
+    """Wait until this holds, asking every 2 ms.
+
+    Raises:
+        TimeoutError: It did not within `WAIT_SECONDS`.
+    """
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {WAIT_SECONDS:g}s: {what}")
+        time.sleep(0.002)
 
 
 @contextlib.contextmanager

@@ -39,11 +39,13 @@ GROUP_PROTOCOLS: Final = ("range", "cooperative-sticky", "consumer")
 
 _QUEUE_RECORDS: Final = 400_000
 _TIMEOUT: Final = 30.0  # seconds for any one call; the first use of a coordinator takes a few
-_COORDINATOR_STARTS: Final = frozenset(
+_STARTS: Final = frozenset(  # a coordinator or a leader that was made just now
     {
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
         KafkaError.COORDINATOR_NOT_AVAILABLE,
         KafkaError.NOT_COORDINATOR,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
     }
 )
 
@@ -102,6 +104,10 @@ class Kafka:
         new = NewPartitions(topic, total)
         self._ask(lambda admin: admin.create_partitions([new], operation_timeout=_TIMEOUT))
         self._wait_for_partitions(topic, total)
+
+    def topic_config(self, topic: str, config: Mapping[str, str]) -> None:
+        """Set properties of a topic, such as `cleanup.policy`."""
+        self._set(ResourceType.TOPIC, topic, config)
 
     def partitions(self, topic: str) -> range:
         """Return the partitions of a topic; none if it does not exist."""
@@ -176,7 +182,11 @@ class Kafka:
         """Return the end offset (high watermark) of each partition."""
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         specs = {TopicPartition(topic, partition): latest for partition in self.partitions(topic)}
-        found = self._ask(lambda admin: admin.list_offsets(specs, request_timeout=_TIMEOUT)) if specs else {}
+
+        def list_offsets(admin: AdminClient) -> dict[Any, Future[Any]]:
+            return admin.list_offsets(specs, request_timeout=_TIMEOUT)
+
+        found = _retried(lambda: self._ask(list_offsets)) if specs else {}
         return {where.partition: end.offset for where, end in found.items()}
 
     # Groups
@@ -200,11 +210,7 @@ class Kafka:
 
     def group_config(self, group: str, config: Mapping[str, str]) -> None:
         """Set properties of a KIP-848 group, such as `consumer.session.timeout.ms`."""
-        entries = [
-            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in config.items()
-        ]
-        resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=entries)
-        self._ask(lambda admin: admin.incremental_alter_configs([resource], request_timeout=_TIMEOUT))
+        self._set(ResourceType.GROUP, group, config)
 
     def describe_group(self, group: str) -> GroupState:
         """Return what the coordinator knows of a group; one that does not exist is DEAD."""
@@ -222,6 +228,13 @@ class Kafka:
             for member in found.members
         )
         return GroupState(found.state.name, tuple(members))
+
+    def _set(self, kind: ResourceType, name: str, config: Mapping[str, str]) -> None:
+        entries = [
+            ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in config.items()
+        ]
+        resource = ConfigResource(kind, name, incremental_configs=entries)
+        self._ask(lambda admin: admin.incremental_alter_configs([resource], request_timeout=_TIMEOUT))
 
     def _ask(self, request: Callable[[AdminClient], dict[Any, Future[Any]]]) -> dict[Any, Any]:
         """Make one request and wait for each of its answers."""
@@ -307,12 +320,12 @@ def _kafka_in_docker() -> Iterator[str]:
 
 
 def _retried(call: Callable[[], Any]) -> Any:
-    """Call until the group coordinator is there: it makes its topic at the first use."""
+    """Call until the group coordinator is there, which makes its topic at the first use, and the partition's leader."""
     deadline = time.monotonic() + _TIMEOUT
     while True:
         try:
             return call()
         except KafkaException as error:
-            if error.args[0].code() not in _COORDINATOR_STARTS or time.monotonic() > deadline:
+            if error.args[0].code() not in _STARTS or time.monotonic() > deadline:
                 raise
             time.sleep(0.05)

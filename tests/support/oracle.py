@@ -8,6 +8,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
+import psycopg
+from psycopg import sql
+
 from tests.support.process import wait_until
 
 if TYPE_CHECKING:
@@ -28,6 +31,28 @@ def written_to_files(paths: Iterable[Path]) -> Counter[Place]:
                 record = json.loads(line)
                 found[record["topic"], record["partition"], record["offset"]] += 1
     return found
+
+
+def written_in_order(path: Path) -> list[Place]:
+    """Return the records of one file of the sink `file`, in its order; none if there is no file yet."""
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    records = (json.loads(line) for line in lines if line.endswith(b"\n"))
+    return [(record["topic"], record["partition"], record["offset"]) for record in records]
+
+
+def written_to_table(dsn: str, table: str = "records") -> Counter[Place]:
+    """Return how often each record stands in a table without a key, which the sink `postgres` has made."""
+    query = sql.SQL('SELECT topic, partition, "offset", count(*) FROM {} GROUP BY 1, 2, 3').format(
+        sql.Identifier(table)
+    )
+    with psycopg.connect(dsn, connect_timeout=10) as connection:
+        rows = connection.execute(query).fetchall()
+    return Counter({(topic, partition, offset): count for topic, partition, offset, count in rows})
+
+
+def beyond(repeated: Mapping[Place, int], allowed: Counter[Place]) -> dict[Place, int]:
+    """Return the repeats that nothing explains: `allowed` says how often each record may be there once more."""
+    return {place: count for place, count in repeated.items() if count > allowed[place]}
 
 
 @dataclass(frozen=True, slots=True)

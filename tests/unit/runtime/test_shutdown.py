@@ -130,6 +130,26 @@ def test_a_last_commit_that_never_succeeds_means_6() -> None:
     assert driver.committed(A) == 0
 
 
+@pytest.mark.parametrize(("fails", "code"), [(0, ExitCode.COMPLETED), (10_000, ExitCode.DEADLINE)])
+def test_a_run_that_has_left_by_the_deadline_is_judged_by_what_it_left_undone(fails: int, code: ExitCode) -> None:
+    driver = MemoryDriver()
+    driver.assign(A)
+    close = driver.memory.close
+
+    def close_and_stall() -> None:
+        close()
+        time.sleep(0.4)  # the main thread's next turn comes after the deadline
+
+    driver.memory.close = close_and_stall  # type: ignore[method-assign]
+    with Engine(driver, shutdown_timeout=0.3, commit_interval=60) as engine:
+        engine.until_committed(A, 0)
+        driver.append(A, range(5))
+        engine.until_written(A, range(5))
+        driver.fail_commits("COORDINATOR_NOT_AVAILABLE", times=fails)
+        report = engine.stop()
+        assert (report.code, report.uncommitted) == (code, 1 if fails else 0)
+
+
 def test_a_last_commit_that_fails_for_now_is_made_again() -> None:
     driver = MemoryDriver()
     driver.assign(A)
