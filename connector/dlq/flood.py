@@ -53,17 +53,12 @@ class FloodLimit:
         """Return what has happened and the way out, for the error that ends the process, or None."""
         match self.limit:
             case "consecutive":
-                what = f"{self._consecutive} records in a row, more than CONNECTOR_DLQ_MAX_CONSECUTIVE="
-                what += f"{self._max_consecutive}"
+                what = f"{self._consecutive} in a row, more than CONNECTOR_DLQ_MAX_CONSECUTIVE={self._max_consecutive}"
             case "ratio":
-                what = f"{self._dead} of the last {self._seen} records, more than CONNECTOR_DLQ_MAX_RATIO="
-                what += f"{self._max_ratio:g}"
+                what = f"{self._dead} of the last {self._seen}, more than CONNECTOR_DLQ_MAX_RATIO={self._max_ratio:g}"
             case _:
                 return None
-        return (
-            f"Dead letter flood: {what}. Correct the cause (the last letters name it: connector dlq show), or raise "
-            "the limit. What was not written is read again after the next start."
-        )
+        return f"{what}: correct the cause, or raise that limit"
 
     def _note(self, count: int, *, is_dead: bool) -> None:
         count = min(count, self._window)

@@ -96,11 +96,16 @@ class ConfirmingProducer:
         Raises:
             AuthenticationError: The credentials are refused.
         """
+        deadline = time.monotonic() + self._timeout_seconds
         failures = self._send_once(records)
         too_large = [index for index, error in failures.items() if error.name() == TOO_LARGE]
         if len(records) > 1:
             # The broker judges what the client put together as one batch: each for itself, one may fit.
             for index in too_large:
+                if index != too_large[0] and time.monotonic() > deadline:
+                    # After each refusal an idempotent producer may need a second to begin anew.
+                    failures[index] = KafkaError(KafkaError._TIMED_OUT, "no time left to send it alone")
+                    continue
                 del failures[index]
                 alone = self._send_once([records[index]])
                 if alone:
@@ -127,8 +132,8 @@ class ConfirmingProducer:
             refused = self._produce(producer, record, partial(settle, index), deadline)
             if refused is not None:
                 settle(index, refused)
-        producer.flush(self._timeout_seconds + _REPORT_SECONDS)
-        failures |= dict.fromkeys(unsettled, KafkaError(KafkaError._TIMED_OUT, "no delivery report"))
+        fatal = self._serve(lambda: producer.flush(self._timeout_seconds + _REPORT_SECONDS))
+        failures |= dict.fromkeys(unsettled, fatal or KafkaError(KafkaError._TIMED_OUT, "no delivery report"))
         if unsettled or any(error.code() == KafkaError._FATAL for error in failures.values()):
             self.close()
         denied = self._denied()
@@ -154,7 +159,7 @@ class ConfirmingProducer:
             except BufferError:
                 if time.monotonic() > deadline:
                     return KafkaError(KafkaError._QUEUE_FULL, "the client's queue is full")
-                producer.poll(_ROOM_SECONDS)
+                self._serve(lambda: producer.poll(_ROOM_SECONDS))
             except KafkaException as error:
                 refused: KafkaError = error.args[0]
                 return refused
@@ -167,9 +172,27 @@ class ConfirmingProducer:
         return self._producer
 
     def _unreachable(self, error: KafkaError) -> ConnectorError:
-        self._get().poll(0)  # serves _on_error
+        producer = self._get()
+        self._serve(lambda: producer.poll(0))
         seen = self._last_error or error
         return self._denied() or TransientError(f"the cluster does not answer ({seen.name()}: {seen.str()})")
+
+    def _serve(self, call: Callable[[], int]) -> KafkaError | None:
+        """Let the client call back, and return the error that it has failed of for good, if it has.
+
+        Such an error comes as an exception out of a callback of the client library's own, which makes the next
+        callback fail in turn.
+        """
+        try:
+            call()
+        except (KafkaException, SystemError) as error:
+            cause = error if isinstance(error, KafkaException) else error.__cause__
+            if not isinstance(cause, KafkaException):
+                raise
+            self.close()
+            self._last_error = cause.args[0]
+            return self._last_error
+        return None
 
     def _denied(self) -> AuthenticationError | None:
         return None if self._last_error is None else access_error(self._last_error.name(), self._last_error.str())

@@ -49,7 +49,7 @@ def test_the_reason_names_the_numbers_and_the_setting() -> None:
     flood.note_dead(4)
     reason = flood.is_flooded()
     assert reason is not None
-    assert "4 records in a row, more than CONNECTOR_DLQ_MAX_CONSECUTIVE=3" in reason
+    assert "4 in a row, more than CONNECTOR_DLQ_MAX_CONSECUTIVE=3" in reason
     flood.note_written(1)
     assert flood.is_flooded() is None
     for _ in range(3):
@@ -57,4 +57,4 @@ def test_the_reason_names_the_numbers_and_the_setting() -> None:
         flood.note_written(1)
     reason = flood.is_flooded()
     assert reason is not None
-    assert "6 of the last 10 records, more than CONNECTOR_DLQ_MAX_RATIO=0.5" in reason
+    assert "6 of the last 10, more than CONNECTOR_DLQ_MAX_RATIO=0.5" in reason
