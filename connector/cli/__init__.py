@@ -57,6 +57,20 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+dlq = typer.Typer(help="Dead letters: look at them, send them back.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(dlq, name="dlq")
+
+DlqTopic: TypeAlias = Annotated[
+    str | None, typer.Option("--topic", help="The dead letter topic. Default: CONNECTOR_DLQ_TOPIC.")
+]
+ErrorClass: TypeAlias = Annotated[str | None, typer.Option(help="Only letters of this error class.")]
+Origin: TypeAlias = Annotated[str | None, typer.Option(help="Only letters of records of this topic.")]
+Since: TypeAlias = Annotated[
+    str | None, typer.Option(help="Only what died then or later: an ISO time, or 30m, 7d ago.")
+]
+Until: TypeAlias = Annotated[str | None, typer.Option(help="Only what died before: an ISO time, or how long ago.")]
+
+
 @app.callback()
 def _common(
     context: typer.Context,
@@ -116,6 +130,58 @@ def _sinks() -> None:
     from connector.cli.sinks import list_sinks
 
     list_sinks()
+
+
+@dlq.command("show")
+def _dlq_show(
+    context: typer.Context,
+    env_file: EnvFile = None,
+    *,
+    topic: DlqTopic = None,
+    error_class: ErrorClass = None,
+    origin: Origin = None,
+    since: Since = None,
+    until: Until = None,
+    limit: Annotated[int, typer.Option(min=1, help="Show so many at most, the oldest.")] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, with the whole record.")] = False,
+) -> None:
+    """Show dead letters; changes nothing."""
+    from connector.cli.dlq import Choice, show
+
+    choice = Choice(topic, error_class, origin, since, until)
+    show(env_file or context.obj, choice, limit=limit, as_json=as_json)
+
+
+@dlq.command("replay")
+def _dlq_replay(
+    context: typer.Context,
+    env_file: EnvFile = None,
+    *,
+    topic: DlqTopic = None,
+    to: Annotated[str | None, typer.Option(help="Topic to send to. Default: the one each record came from.")] = None,
+    error_class: ErrorClass = None,
+    origin: Origin = None,
+    since: Since = None,
+    until: Until = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Send so many at most.")] = None,
+    max_replays: Annotated[int, typer.Option(min=1, help="Pass over what was replayed so often already.")] = 5,
+    from_beginning: Annotated[
+        bool, typer.Option("--from-beginning", help="Not from where the last replay ended, but from the oldest letter.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be sent.")] = False,
+) -> None:
+    """Send dead letters back, each as it was. Goes on where the last replay ended."""
+    from connector.cli.dlq import Choice, send_back
+
+    send_back(
+        env_file or context.obj,
+        Choice(topic, error_class, origin, since, until),
+        target=to,
+        limit=limit,
+        max_replays=max_replays,
+        from_beginning=from_beginning,
+        dry_run=dry_run,
+    )
 
 
 @app.command("new-sink")

@@ -141,6 +141,43 @@ class Metrics:
             {"topic": (), "stage": (), "error": ()},
         ),
     ]
+    filtered_records: Annotated[
+        Counter,
+        Declared(
+            "filtered_records",
+            "records",
+            "Records left out on purpose, by the transform that did, or `tombstones` for CONNECTOR_TOMBSTONES=ignore.",
+            {"topic": (), "transform": ()},
+        ),
+    ]
+    dead_letters: Annotated[
+        Counter,
+        Declared(
+            "dead_letters",
+            "records",
+            "Poison records confirmed in the dead letter topic, by where they failed and by error class.",
+            {"topic": (), "stage": (), "error": ()},
+        ),
+    ]
+    dead_letters_truncated: Annotated[
+        Counter,
+        Declared(
+            "dead_letters_truncated",
+            "records",
+            "Those of them whose value was cut, since it was too large for the dead letter topic.",
+            _TOPIC,
+        ),
+    ]
+    dead_letter_floods: Annotated[
+        Counter,
+        Declared(
+            "dead_letter_floods",
+            "floods",
+            "Times that too many records died and the process ended, by the limit: CONNECTOR_DLQ_MAX_CONSECUTIVE or"
+            " CONNECTOR_DLQ_MAX_RATIO.",
+            {"limit": ("consecutive", "ratio")},
+        ),
+    ]
     batches: Annotated[
         Counter,
         Declared(
@@ -163,6 +200,15 @@ class Metrics:
     sink_errors: Annotated[Counter, Declared("sink_errors", "errors", "Errors of the sink, by class.", {"error": ()})]
     sink_retries: Annotated[
         Counter, Declared("sink_retries", "attempts", "Attempts to write a batch again after a transient error.")
+    ]
+    breaker_opens: Annotated[
+        Counter,
+        Declared(
+            "sink_breaker_opens", "times", "Times that the circuit breaker of a sink opened, failed probes included."
+        ),
+    ]
+    pipeline_restarts: Annotated[
+        Counter, Declared("pipeline_restarts", "times", "Pipelines that were started anew after a plugin crashed.")
     ]
     lag: Annotated[
         PartitionGauge,
