@@ -172,7 +172,7 @@ def test_lost_lanes_are_fenced_at_once_and_nothing_of_them_is_committed(name: st
         engine.until_written(A, range(5))
         before = driver.commits()
         driver.lose()
-        engine.until(lambda: not engine.controller.lanes and bool(engine.events(LanesRevoked)))
+        engine.until(lambda: not engine.controller.fleet.lanes and bool(engine.events(LanesRevoked)))
         event = engine.events(LanesRevoked)[0]
         assert (event.reason, event.barrier.remaining, event.barrier.is_settled) == (RevokeReason.LOST, 0, True)
         assert (driver.commits(), driver.committed(A)) == (before, 0)

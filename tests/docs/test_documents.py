@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer
+from connector.plugins.loader import SINK, Plugins
 
 import connector
 from connector import ConfigError, ExitCode, PoisonError, Secret, SinkContext, TransientError
@@ -25,7 +26,6 @@ from connector.config.later import LATER_NAMES
 from connector.config.load import SINK_PREFIX
 from connector.config.preflight import KAFKA_PREFIX, property_name
 from connector.config.settings import ConnectorSettings, environment_name
-from connector.sink.loader import ENTRY_POINT_GROUP, installed
 from connector.source.client_config import probe_client, refusal
 from connector.telemetry.metrics import Metrics
 
@@ -194,7 +194,8 @@ def _anchors(page: Path) -> set[str]:
 
 @cache
 def settings() -> frozenset[str]:
-    sinks = [each.sink.settings_type for each in installed() if each.sink is not None]
+    found = [each for each in Plugins().installed() if each.loaded is not None]
+    sinks = [each.loaded.settings_type for each in found if each.kind is SINK]
     sinks.append(guide_sink().settings_type)
     return frozenset(
         {environment_name(name) for name in ConnectorSettings.model_fields}
@@ -247,7 +248,7 @@ def test_the_exit_codes_of_the_readme_are_those_of_the_code() -> None:
 
 
 def test_the_sinks_of_the_readme_are_the_built_in_ones() -> None:
-    built_in = {each.name for each in installed() if each.distribution == "sluiceway"}
+    built_in = {each.name for each in Plugins().installed() if each.kind is SINK and each.origin == "sluiceway"}
     text = read("README.md").partition("| sink | writes |")[2].partition("\n\n")[0]
     assert {row[0] for row in rows(text) if row[0].isalnum()} == built_in
 
@@ -344,7 +345,7 @@ def test_the_tests_of_the_guide_pass(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_entry_point_of_the_guide_is_of_the_group_that_is_searched() -> None:
     (text,) = code_blocks(GUIDE, "toml")
-    (entry,) = tomllib.loads(text)["project"]["entry-points"][ENTRY_POINT_GROUP].values()
+    (entry,) = tomllib.loads(text)["project"]["entry-points"][SINK.group].values()
     module, _, name = entry.partition(":")
     assert (module, name) == (guide_module().__name__, guide_sink().__name__)
 

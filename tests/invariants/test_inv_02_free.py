@@ -65,7 +65,7 @@ def test_the_consumer_thread_takes_its_turns_while_every_sink_hangs(protocol: st
         turns = {driver.kafka_source.seen}
         engine.until(lambda: turns.add(driver.kafka_source.seen) or len(turns) > 3)  # type: ignore[func-returns-value]
         driver.append(A, range(3, 2000))
-        engine.until(lambda: next(iter(engine.controller.lanes.values())).held_bytes > 1990 * 400)
+        engine.until(lambda: next(iter(engine.controller.fleet.lanes.values())).held_bytes > 1990 * 400)
 
 
 @pytest.mark.invariant(2)

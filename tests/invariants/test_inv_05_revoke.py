@@ -87,7 +87,7 @@ def test_a_record_that_was_polled_and_not_begun_is_not_committed(protocol: str) 
     with Engine(driver, destination) as engine:
         destination.wait_hanging()
         driver.append(A, [1, 2])  # in the lane, behind the batch that hangs
-        (lane,) = engine.controller.lanes.values()
+        (lane,) = engine.controller.fleet.lanes.values()
         engine.until(lambda: lane.has_chunks)
         driver.revoke(A)
         engine.until(lambda: lane.is_closed)

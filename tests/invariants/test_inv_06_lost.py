@@ -43,7 +43,7 @@ def test_what_was_not_written_when_the_lane_was_lost_is_not_written_by_it(protoc
     with Engine(driver, destination) as engine:
         engine.until(lambda: bool(engine.pipelines[0].retries))
         driver.lose()
-        engine.until(lambda: not engine.controller.lanes)
+        engine.until(lambda: not engine.controller.fleet.lanes)
         engine.until(lambda: not engine.pipelines[0].retries)
         destination.behave = lambda _: None
         driver.append(B, [0])
@@ -66,7 +66,7 @@ def test_a_commit_that_was_asked_for_is_not_sent_after_the_loss(protocol: str) -
         driver.append(A, range(3, 9))
         engine.until_written(A, range(9))
         driver.lose()  # one commit is outstanding, the next is wanted
-        engine.until(lambda: not engine.controller.lanes)
+        engine.until(lambda: not engine.controller.fleet.lanes)
         driver.fake.release_answers()
         driver.assign(B)
         engine.until_committed(B, 0)

@@ -12,6 +12,8 @@ from connector import PoisonError, TransientError
 from connector.pipeline.batcher import BatchLimits
 from connector.pipeline.decode import Format, decode
 from connector.pipeline.messages import Acked, Delivered
+from connector.pipeline.rejects import OnPoison
+from connector.pipeline.screen import Screen
 from connector.pipeline.worker import PipelineSettings
 from connector.runtime.controller import ExitState
 from connector.sink.retry import Backoff
@@ -23,9 +25,7 @@ if TYPE_CHECKING:
     from connector import Batch
 
 A = ("t", 0)
-SETTINGS = PipelineSettings(
-    limits=BatchLimits(rows=7, linger_seconds=0.0), skips_poison=True, value_format=Format.STRING
-)
+SETTINGS = PipelineSettings(limits=BatchLimits(rows=7, linger_seconds=0.0), screen=Screen(value_format=Format.STRING))
 
 
 @pytest.mark.invariant(8)
@@ -42,10 +42,8 @@ def test_every_record_is_written_or_skipped_once_and_both_are_counted(poison: se
 
     destination.behave = behave
     driver.assign(A)
-    rules = PipelineSettings(
-        limits=BatchLimits(rows=7, linger_seconds=0.001), backoff=Backoff(0.001, 0.001), skips_poison=True
-    )
-    with Engine(driver, destination, settings=rules) as engine:
+    rules = PipelineSettings(limits=BatchLimits(rows=7, linger_seconds=0.001), backoff=Backoff(0.001, 0.001))
+    with Engine(driver, destination, settings=rules, on_poison=OnPoison.SKIP) as engine:
         assert engine.join().state is ExitState.COMPLETED
     assert destination.offsets(A) == sorted(set(range(20)) - poison)
     assert driver.committed(A) == 20
@@ -69,7 +67,7 @@ def test_each_record_is_written_once_or_counted_as_skipped_once(
 ) -> None:
     offsets = [sum(gaps[: index + 1]) for index in range(len(gaps))]
     bad = {offsets[index] for index in unwritable if index < len(offsets)}
-    bench = OnePipeline(SETTINGS)
+    bench = OnePipeline(SETTINGS, OnPoison.SKIP)
 
     def behave(batch: Batch) -> None:
         if bad & set(batch.column("offset")):
@@ -94,7 +92,7 @@ def test_each_record_is_written_once_or_counted_as_skipped_once(
     not_decoded = {offsets[index] for index in undecodable if index < len(offsets)}
     skipped = bench.metrics.skipped_records.labels
     assert bench.destination.offsets(("t", 0)) == [each for each in offsets if each not in bad | not_decoded]
-    assert skipped("t", "decode", "UndecodableRecord")._value.get() == len(not_decoded)
+    assert skipped("t", "decode", "UndecodableError")._value.get() == len(not_decoded)
     assert skipped("t", "write", "PoisonError")._value.get() == len(bad - not_decoded)
     assert bench.metrics.written_records.labels("t")._value.get() == len(bench.destination.written)
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from connector import PoisonError, TransientError
 from connector.pipeline.batcher import BatchLimits
 from connector.pipeline.messages import Acked, Delivered
+from connector.pipeline.rejects import OnPoison
 from connector.pipeline.worker import PipelineSettings
 from connector.runtime.controller import ExitState
 from connector.sink.retry import Backoff
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 A = ("t", 0)
 gaps = st.lists(st.integers(1, 5), max_size=15)
 SETTINGS = PipelineSettings(
-    limits=BatchLimits(rows=5, linger_seconds=0.0), backoff=Backoff(initial=0.0001, maximum=0.0002), skips_poison=True
+    limits=BatchLimits(rows=5, linger_seconds=0.0), backoff=Backoff(initial=0.0001, maximum=0.0002)
 )
 
 
@@ -58,7 +59,7 @@ def test_each_partition_is_written_in_order_whatever_fails_on_the_way(
 def test_records_reach_the_sink_in_order_and_acks_come_in_order_whatever_fails(
     chunks: list[int], faults: list[str]
 ) -> None:
-    bench = OnePipeline(SETTINGS)
+    bench = OnePipeline(SETTINGS, OnPoison.SKIP)
     script = iter(faults)
 
     def behave(_: object) -> None:

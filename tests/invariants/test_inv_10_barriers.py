@@ -31,7 +31,9 @@ def test_a_lane_is_closed_after_its_last_batch_and_stop_is_the_end(steps: list[t
     with Engine(driver, destination, pipelines=2, settings=rules) as engine:
 
         def is_taken() -> bool:
-            lanes = [lane for lane in list(engine.controller.lanes.values()) if (lane.topic, lane.partition) in held]
+            lanes = [
+                lane for lane in list(engine.controller.fleet.lanes.values()) if (lane.topic, lane.partition) in held
+            ]
             return len(lanes) == len(held) and all(lane.held_bytes and not lane.has_chunks for lane in lanes)
 
         for step, key in steps:
@@ -45,7 +47,9 @@ def test_a_lane_is_closed_after_its_last_batch_and_stop_is_the_end(steps: list[t
             elif step != "add" and key in held:
                 getattr(driver, step)(key)
                 held.remove(key)
-        engine.until(lambda: {(lane.topic, lane.partition) for lane in list(engine.controller.lanes.values())} == held)
+        engine.until(
+            lambda: {(lane.topic, lane.partition) for lane in list(engine.controller.fleet.lanes.values())} == held
+        )
         engine.stop()
     _check(destination)
 

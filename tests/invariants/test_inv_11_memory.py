@@ -24,7 +24,7 @@ def test_a_full_lane_is_paused_and_resumed_at_half_at_its_next_offset(protocol: 
         driver.append(A, range(12), VALUE)
         destination.wait_hanging()
         driver.append(A, range(12, 40), VALUE)
-        (lane,) = engine.controller.lanes.values()
+        (lane,) = engine.controller.fleet.lanes.values()
         engine.until(lambda: A in driver.fake.paused)
         engine.until(lambda: lane.is_paused)
         assert driver.fake.wait_served()
@@ -53,7 +53,7 @@ def test_a_lane_holds_no_more_than_its_share_and_one_fetch(protocol: str) -> Non
 
     def measure(_: object) -> None:
         nonlocal most
-        most = max(most, *(lane.held_bytes for lane in list(engine.controller.lanes.values())))
+        most = max(most, *(lane.held_bytes for lane in list(engine.controller.fleet.lanes.values())))
 
     destination.behave = measure
     driver.append(A, range(5000), VALUE)
@@ -63,7 +63,7 @@ def test_a_lane_holds_no_more_than_its_share_and_one_fetch(protocol: str) -> Non
     with engine:
         engine.until_written(A, range(5000))
         engine.until_written(B, range(5000))
-        assert {lane.high_bytes for lane in engine.controller.lanes.values()} == {budget // 2}
+        assert {lane.high_bytes for lane in engine.controller.fleet.lanes.values()} == {budget // 2}
     assert 0 < most <= budget // 2 + FETCH_RECORDS * RECORD_BYTES
 
 
@@ -114,7 +114,7 @@ def test_the_source_in_memory_stops_at_the_high_mark_and_goes_on_at_the_low_one(
     driver.assign(A)
     with Engine(driver, destination) as engine:
         destination.wait_hanging()
-        (lane,) = engine.controller.lanes.values()
+        (lane,) = engine.controller.fleet.lanes.values()
         assert lane.held_bytes <= 600 * RECORD_BYTES
         assert lane.is_paused
         destination.gate.set()
@@ -129,4 +129,4 @@ def test_bytes_of_everything_that_ends_are_given_back() -> None:
     driver.assign(A)
     with Engine(driver) as engine:
         engine.until_committed(A, 500)
-        engine.until(lambda: [lane.held_bytes for lane in engine.controller.lanes.values()] == [0])
+        engine.until(lambda: [lane.held_bytes for lane in engine.controller.fleet.lanes.values()] == [0])

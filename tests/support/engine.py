@@ -18,9 +18,13 @@ from connector import Sink, SinkContext
 from connector.api.settings import Settings
 from connector.api.source_event import Idle
 from connector.commit.schedule import CommitSchedule
+from connector.dlq.flood import FloodLimit
 from connector.pipeline.batcher import BatchLimits
-from connector.pipeline.worker import Pipeline, PipelineSettings
+from connector.pipeline.rejects import OnPoison, Rejects
+from connector.pipeline.worker import Pipeline, PipelineSettings, Plugins
 from connector.runtime.controller import Controller, ControllerSettings, ExitReport
+from connector.runtime.fleet import Fleet
+from connector.runtime.supervisor import Supervisor
 from connector.sink.retry import Backoff
 from connector.source.cluster import Cluster, ClusterView
 from connector.source.consumer import ClientPlan, KafkaSource, SourceSettings
@@ -347,6 +351,11 @@ def make_driver(name: str, *, ends: Mapping[Key, Sequence[int]] | None = None, d
     return kafka
 
 
+def make_rejects(metrics: Metrics, on_poison: OnPoison = OnPoison.FAIL) -> Rejects:
+    """Return what ends poison records, without a limit to how many."""
+    return Rejects(on_poison, "group", metrics, FloodLimit(max_ratio=1, window=1000, max_consecutive=0))
+
+
 class _ObservedController(Controller):
     """Keeps every event it obeys, save `Idle`, with the epoch before it."""
 
@@ -370,6 +379,8 @@ class Engine:
         *,
         pipelines: int = 1,
         settings: PipelineSettings | None = None,
+        on_poison: OnPoison = OnPoison.FAIL,
+        lane_idle_timeout: float = 300.0,
         commit_interval: float = 0.02,
         drain_timeout: float = 5.0,
         shutdown_timeout: float = 5.0,
@@ -380,19 +391,30 @@ class Engine:
         self.settings = settings or PipelineSettings(
             limits=BatchLimits(linger_seconds=0.005), backoff=Backoff(initial=0.02, maximum=0.05)
         )
-        self.pipelines = [
-            Pipeline(number, self._sink_maker(number), self.settings, driver.metrics, reports.put)
-            for number in range(pipelines)
-        ]
+
+        def make_pipeline(number: int, incarnation: int, notices: Sequence[Event]) -> Pipeline:
+            return Pipeline(
+                number=number,
+                incarnation=incarnation,
+                plugins=Plugins(self._sink_maker(number)),
+                rejects=make_rejects(driver.metrics, on_poison),
+                settings=self.settings,
+                metrics=driver.metrics,
+                report=reports.put,
+                notices=notices,
+            )
+
         self.controller = _ObservedController(
             source=driver.source,
-            pipelines=self.pipelines,
+            fleet=Fleet(make_pipeline, pipelines),
+            supervisor=Supervisor(Backoff(initial=0.02, maximum=0.05), limit=3),
             reports=reports,
             schedule=CommitSchedule(commit_interval, tight_interval=0.01),
             metrics=driver.metrics,
-            settings=ControllerSettings(drain_timeout, shutdown_timeout),
+            settings=ControllerSettings(drain_timeout, shutdown_timeout, lane_idle_timeout),
             publish=lambda _: None,
         )
+        self.pipelines = self.controller.fleet.pipelines
         self.report: ExitReport | None = None
         self._thread = threading.Thread(target=self._run, name="controller", daemon=True)
         self._stack = contextlib.ExitStack()

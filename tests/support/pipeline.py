@@ -15,11 +15,12 @@ from connector.api.types import Epoch
 from connector.lane.lane import Chunk, Lane, size_bytes
 from connector.pipeline.batcher import BatchLimits
 from connector.pipeline.messages import AddLanes, DropLanes, Finish, Finished, StopLanes
-from connector.pipeline.worker import Pipeline, PipelineSettings
+from connector.pipeline.rejects import OnPoison
+from connector.pipeline.worker import Pipeline, PipelineSettings, Plugins
 from connector.sink.retry import Backoff
 from connector.telemetry.metrics import Metrics
 from connector.testing.client import records
-from tests.support.engine import WAIT_SECONDS, Destination, eventually
+from tests.support.engine import WAIT_SECONDS, Destination, eventually, make_rejects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -37,11 +38,18 @@ QUICK = PipelineSettings(limits=BatchLimits(linger_seconds=0.0), backoff=Backoff
 class OnePipeline:
     """`with OnePipeline(settings).running() as bench`; `destination` says how its sink behaves."""
 
-    def __init__(self, settings: PipelineSettings = QUICK) -> None:
+    def __init__(self, settings: PipelineSettings = QUICK, on_poison: OnPoison = OnPoison.FAIL) -> None:
         self.destination = Destination()
         self.metrics = Metrics()
         self.reports: list[Report] = []
-        self.pipeline = Pipeline(0, lambda: self.destination.make(0), settings, self.metrics, self.reports.append)
+        self.pipeline = Pipeline(
+            number=0,
+            plugins=Plugins(lambda: self.destination.make(0)),
+            rejects=make_rejects(self.metrics, on_poison),
+            settings=settings,
+            metrics=self.metrics,
+            report=self.reports.append,
+        )
         self._ids = count(1)
         self._added = threading.Event()
 

@@ -23,6 +23,8 @@ from connector.lane.lane import Chunk
 from connector.pipeline.batcher import Batcher, BatchLimits
 from connector.pipeline.decode import Format
 from connector.pipeline.messages import Acked, Claimed, Delivered, Failed, Refused
+from connector.pipeline.rejects import OnPoison
+from connector.pipeline.screen import Screen
 from connector.pipeline.worker import PipelineSettings
 from connector.sink.retry import Backoff
 from connector.testing.client import records
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 
 LONG = BatchLimits(linger_seconds=60)
 SLOW_RETRY = Backoff(initial=60, maximum=60)
-SKIP = PipelineSettings(limits=BatchLimits(linger_seconds=0.0), skips_poison=True)
+NO_LINGER = PipelineSettings(limits=BatchLimits(linger_seconds=0.0))
 
 
 def _fails(times: int, error: Exception, partition: int = 0) -> Callable[[Batch], None]:
@@ -285,7 +287,7 @@ def test_after_the_deadline_of_a_drain_nothing_new_is_tried() -> None:
 @pytest.mark.invariant(8)
 @pytest.mark.parametrize("bad", [[0], [250], [499], [7, 8, 400], [*range(0, 500, 50)]])
 def test_bad_records_are_found_in_a_batch_and_all_others_written_in_order(bad: list[int]) -> None:
-    with OnePipeline(SKIP).running() as bench:
+    with OnePipeline(NO_LINGER, OnPoison.SKIP).running() as bench:
         bench.destination.behave = _refuses(bad)
         lane = bench.lane()
         bench.put(lane, range(500))
@@ -299,7 +301,7 @@ def test_bad_records_are_found_in_a_batch_and_all_others_written_in_order(bad: l
 
 
 def test_a_transient_error_in_the_middle_of_the_search_repeats_nothing_that_was_written() -> None:
-    with OnePipeline(SKIP).running() as bench:
+    with OnePipeline(NO_LINGER, OnPoison.SKIP).running() as bench:
         failures = iter([None, None, TransientError("down"), None, TransientError("down")])
         refuse = _refuses([3])
 
@@ -353,11 +355,9 @@ def test_null_empty_and_undecodable_are_three_things(
 ) -> None:
     settings = PipelineSettings(
         limits=BatchLimits(linger_seconds=0.0),
-        skips_poison=True,
-        key_format=format_ if column == "key" else Format.BYTES,
-        value_format=format_ if column == "value" else Format.BYTES,
+        screen=Screen(format_ if column == "key" else Format.BYTES, format_ if column == "value" else Format.BYTES),
     )
-    with OnePipeline(settings).running() as bench:
+    with OnePipeline(settings, OnPoison.SKIP).running() as bench:
         lane = bench.lane()
         messages = [
             Message(topic="t", partition=0, offset=offset, key=key, value=value)
@@ -366,13 +366,13 @@ def test_null_empty_and_undecodable_are_three_things(
         bench.put_messages(lane, messages)
         bench.until(lambda: len(bench.find(Acked)) == 2)
         assert _values(bench, column) == decoded
-        skipped = bench.metrics.skipped_records.labels("t", "decode", "UndecodableRecord")._value.get()
+        skipped = bench.metrics.skipped_records.labels("t", "decode", "UndecodableError")._value.get()
         assert (skipped, bench.find(Delivered)[-1].next_offset) == (bad, len(values))
 
 
 def test_an_undecodable_record_under_fail_ends_with_5() -> None:
     with OnePipeline(
-        PipelineSettings(limits=BatchLimits(linger_seconds=0.0), value_format=Format.JSON)
+        PipelineSettings(limits=BatchLimits(linger_seconds=0.0), screen=Screen(value_format=Format.JSON))
     ).running() as bench:
         bench.put(bench.lane(), [0], b"{")
         bench.until(lambda: bool(bench.find(Failed)))

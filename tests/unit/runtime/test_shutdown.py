@@ -39,8 +39,8 @@ def test_a_stop_writes_what_was_taken_commits_it_and_leaves() -> None:
         engine.until(lambda: driver.committed(A) == 0 == driver.committed(B))
         driver.append(A, range(5))
         driver.append(B, range(3))
-        engine.until(lambda: sum(lane.held_bytes > 0 for lane in engine.controller.lanes.values()) == 2)
-        engine.until(lambda: not any(lane.has_chunks for lane in engine.controller.lanes.values()))
+        engine.until(lambda: sum(lane.held_bytes > 0 for lane in engine.controller.fleet.lanes.values()) == 2)
+        engine.until(lambda: not any(lane.has_chunks for lane in engine.controller.fleet.lanes.values()))
         assert destination.written == [], "the batch lingers"
         report = engine.stop()
         assert (report.state, report.code, report.uncommitted) == (ExitState.STOPPED, ExitCode.COMPLETED, 0)
@@ -274,7 +274,7 @@ def test_a_rebalance_during_the_shutdown_that_is_not_drained_means_6() -> None:
         engine.until(lambda: engine.controller.state is RunState.DRAINING)
         driver.revoke(A)
         engine.until(lambda: any(event.barrier.is_settled for event in engine.events(LanesRevoked)))
-        engine.until(lambda: not engine.controller.lanes)
+        engine.until(lambda: not engine.controller.fleet.lanes)
         destination.gate.set()
         assert engine.join().code is ExitCode.DEADLINE
     assert (driver.committed(A) or 0) == 0
@@ -292,7 +292,7 @@ def test_lanes_that_are_lost_during_the_shutdown_are_not_waited_for() -> None:
         engine.controller.request_stop()
         engine.until(lambda: engine.controller.state is RunState.DRAINING)
         driver.lose(A)
-        engine.until(lambda: len(engine.controller.lanes) == 1)
+        engine.until(lambda: len(engine.controller.fleet.lanes) == 1)
         destination.gate.set()
         engine.join()
     assert (driver.committed(A), driver.committed(B)) == (0, 3)

@@ -157,7 +157,7 @@ def test_statistics_give_the_end_and_the_lag_of_lanes_that_are_fetched_and_stale
     driver.assign(A, B)
     with Engine(driver) as engine:
         engine.until_committed(A, 3)
-        lanes = {lane.partition: lane for lane in engine.controller.lanes.values()}
+        lanes = {lane.partition: lane for lane in engine.controller.fleet.lanes.values()}
         driver.fake.statistics('{"topics": {"t": {"partitions": {"0": {"ls_offset": 10}, "1": {"ls_offset": -1}}}}}')
         engine.until(lambda: lanes[0].end_offset == Offset(10))
         value = driver.metrics.registry.get_sample_value

@@ -311,7 +311,7 @@ def test_a_member_that_is_out_does_not_commit_again_and_again(protocol: str) -> 
         assert len(driver.commits()) <= 3
         assert engine.controller.error is None
         driver.lose()
-        engine.until(lambda: not engine.controller.lanes)
+        engine.until(lambda: not engine.controller.fleet.lanes)
     assert driver.committed(A) == 0
 
 
@@ -343,10 +343,10 @@ def test_only_positions_of_held_lanes_are_committed_with_the_facts_of_their_topi
     driver.assign(A)
     with Engine(driver, destination) as engine:
         engine.until_committed(A, 3)
-        lane = next(iter(engine.controller.lanes.values()))
+        lane = next(iter(engine.controller.fleet.lanes.values()))
         driver.source.commit({type(lane.partition_id)(99): Offset(1)})
         driver.revoke(A)
-        engine.until(lambda: not engine.controller.lanes)
+        engine.until(lambda: not engine.controller.fleet.lanes)
         driver.source.commit({lane.partition_id: Offset(2)})
         driver.assign(B)
         engine.until_committed(B, 0)

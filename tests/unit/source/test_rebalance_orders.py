@@ -139,7 +139,7 @@ def test_a_revocation_of_one_partition_leaves_the_others_flowing_and_committing(
         driver.append(C, [3])
         engine.until_committed(A, 4)
         engine.until_committed(C, 4)
-        assert len(engine.controller.lanes) == 2
+        assert len(engine.controller.fleet.lanes) == 2
 
 
 @every_protocol
@@ -230,7 +230,7 @@ def test_work_that_outlasts_its_drain_does_not_harm_the_lane_that_came_back(prot
         destination.wait_hanging()
         driver.revoke(A)
         driver.assign(A)
-        engine.until(lambda: bool(driver.fake.assigned) and len(engine.controller.lanes) == 1)
+        engine.until(lambda: bool(driver.fake.assigned) and len(engine.controller.fleet.lanes) == 1)
         engine.until(lambda: len(driver.fake.names("on_assign_done")) == 2)
         destination.gate.set()
         engine.until_written(A, [100, 100])  # by the lane of before, then by the new one
@@ -307,7 +307,7 @@ def test_an_outstanding_commit_at_a_revocation_settles_late_and_only_lanes_that_
         driver.revoke(A)
         engine.until_committed(A, 3)
         driver.assign(A)
-        engine.until(lambda: len(engine.controller.lanes) == 2 and len(engine.events(LanesAdded)) == 1)
+        engine.until(lambda: len(engine.controller.fleet.lanes) == 2 and len(engine.events(LanesAdded)) == 1)
         new, kept = engine.events(LanesAdded)[0].lanes[0], engine.events(LanesAssigned)[0].lanes[1]
         assert new.committed == 3
         driver.fake.release_answers()

@@ -271,7 +271,7 @@ def test_a_commit_of_a_topic_of_before_does_not_end_a_bounded_run() -> None:
     driver.assign(A)
     with Engine(driver, destination) as engine:
         destination.wait_hanging()
-        assert engine.controller.lanes, "the lane is not retired"
+        assert engine.controller.fleet.lanes, "the lane is not retired"
         destination.gate.set()
         assert engine.join().code is ExitCode.COMPLETED
     assert (destination.offsets(A), driver.committed(A)) == ([0, 1, 2], 3)
