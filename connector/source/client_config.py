@@ -241,21 +241,23 @@ def client_properties(
         "queued.min.messages": max(1, queue_bytes // 2 // RECORD_OVERHEAD_BYTES),
         "fetch.max.bytes": fetch_max_bytes,
     }
-    if settings.dlq_topic is not None:
-        properties[BLACKLIST] = _blacklist(settings)
+    if ignored := ignored_topics(settings):
+        properties[BLACKLIST] = ",".join(ignored)
     if protocol == "classic":
         properties["partition.assignment.strategy"] = settings.assignment_strategy or DEFAULT_STRATEGY
     return properties
 
 
-def _blacklist(settings: ClientSettings) -> str:
-    """Return the topics that the client is blind for: the user's, and the dead letter topic.
+def ignored_topics(settings: ClientSettings) -> tuple[str, ...]:
+    """Return patterns of topics that the client is blind for: the user's `topic.blacklist`, and the dead letter topic.
 
-    Under the consumer protocol (KIP-848) the broker matches patterns and assigns the partitions of that topic all the
-    same; the client passes them over, and another member has as many fewer of the others.
+    Under the consumer protocol (KIP-848) the broker matches our patterns and assigns the partitions of such a topic all
+    the same; the client passes them over, and the member that has them gets as many fewer of the others.
     """
-    own = f"^{settings.dlq_topic}$".replace(".", "[.]")
-    return ",".join(filter(None, (settings.properties.get(BLACKLIST), own)))
+    ignored = tuple(filter(None, settings.properties.get(BLACKLIST, "").split(",")))
+    if settings.dlq_topic is not None:
+        ignored += (f"^{settings.dlq_topic}$".replace(".", "[.]"),)
+    return ignored
 
 
 def admin_properties(settings: ClientSettings) -> dict[str, Value]:
