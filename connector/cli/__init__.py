@@ -125,11 +125,11 @@ def _config(
 
 
 @app.command("sinks")
-def _sinks() -> None:
+def _sinks(context: typer.Context, env_file: EnvFile = None) -> None:
     """List the installed sinks and their settings."""
     from connector.cli.sinks import list_sinks
 
-    list_sinks()
+    list_sinks(env_file or context.obj)
 
 
 @dlq.command("show")

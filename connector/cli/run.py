@@ -71,7 +71,7 @@ def assemble(config: Config) -> Run:
     workshop = Workshop(config, metrics, reports.put)
     params = Params(config.sink.params_type, settings.state_dir)
     board = StatusBoard(settings.group_id, metrics)
-    source = source_settings(config, asks_sink=workshop.make_sink().holds_positions)
+    source = source_settings(config, asks_sink=workshop.holds_positions())
 
     def make_pipeline(number: int, incarnation: int, notices: Sequence[Event]) -> Pipeline:
         return workshop.make_pipeline(number, incarnation, (*params.all(), *notices))

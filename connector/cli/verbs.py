@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from connector.config.load import reload_plugin
 from connector.pipeline.messages import Replace
+from connector.plugins.loader import SINK
 from connector.telemetry.logs import configure
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
     from connector.api.event import Event, JsonValue
     from connector.cli.workshop import Workshop
+    from connector.config.load import Config
     from connector.runtime.controller import Controller
     from connector.runtime.params import Params
 
@@ -39,10 +41,10 @@ class RunVerbs:
 
     def reload(self, operator_id: str) -> None:
         """Import the newest version of a plugin, and let each pipeline take an instance of it between batches."""
-        self._workshop.config = reload_plugin(self._workshop.config, operator_id)
-        if operator_id == "sink":
-            self._params.change_model(self._workshop.config.sink.params_type)
-        self._controller.request(lambda: self._replace(operator_id))
+        config = reload_plugin(self._workshop.config, operator_id)
+        if operator_id == SINK.noun:
+            self._params.change_model(config.sink.params_type)
+        self._controller.request(lambda: self._replace(operator_id, config))
 
     def pause(self) -> None:
         """Take no more records."""
@@ -63,7 +65,8 @@ class RunVerbs:
     def _tell(self, event: Event) -> None:
         self._controller.request(lambda: self._controller.fleet.tell(event))
 
-    def _replace(self, operator_id: str) -> None:
+    def _replace(self, operator_id: str, config: Config) -> None:
+        notices = self._params.all() if operator_id == SINK.noun else ()
         for pipeline in self._controller.fleet.pipelines:
-            make = self._workshop.make_plugin(operator_id, pipeline.number)
-            pipeline.put(Replace(operator_id, make, self._params.all() if operator_id == "sink" else ()))
+            make = self._workshop.make_plugin(config, operator_id, pipeline.number)
+            pipeline.put(Replace(operator_id, make, lambda: self._workshop.adopt(config), notices))

@@ -18,8 +18,9 @@ from connector.pipeline.decode import Format
 from connector.pipeline.rejects import OnPoison, Rejects
 from connector.pipeline.screen import Screen, Tombstones
 from connector.pipeline.worker import Pipeline, PipelineSettings, Plugins
+from connector.plugins.loader import SINK
 from connector.sink.retry import Backoff
-from connector.source.client_config import admin_properties, client_properties, is_eager, protocols
+from connector.source.client_config import admin_properties, client_properties, ignored_topics, is_eager, protocols
 from connector.source.consumer import ClientPlan, SourceSettings
 from connector.source.position import StartPolicies
 
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
 
 
 class Workshop:
-    """Makes parts. `config` is replaced as a whole, by the thread `verbs`; what is made on other threads reads it."""
+    """Makes parts. `config` is replaced as a whole, by the first pipeline in which a new version runs; any thread reads
+    it."""
 
     def __init__(self, config: Config, metrics: Metrics, report: Callable[[Report], None]) -> None:
         self.config = config
@@ -44,11 +46,13 @@ class Workshop:
 
     def make_pipeline(self, number: int, incarnation: int, notices: Sequence[Event]) -> Pipeline:
         """Return a pipeline; nothing of it connects before it starts."""
-        transforms = [(each.name, partial(self.make_transform, each.name, number)) for each in self.config.transforms]
+        config = self.config
+        names = [each.name for each in config.transforms]
+        transforms = [(name, partial(self._make_transform, config, name, number)) for name in names]
         return Pipeline(
             number=number,
             incarnation=incarnation,
-            plugins=Plugins(partial(self.make_sink, number), transforms),
+            plugins=Plugins(partial(self._make_sink, config, number), transforms),
             rejects=self._make_rejects(),
             settings=_pipeline_settings(self.config),
             metrics=self._metrics,
@@ -56,19 +60,25 @@ class Workshop:
             notices=notices,
         )
 
-    def make_plugin(self, operator_id: str, number: int) -> Callable[[], Sink[Any] | Transform[Any]]:
-        """Return what makes a pipeline's instance of the sink (`sink`) or of a transform."""
-        if operator_id == "sink":
-            return partial(self.make_sink, number)
-        return partial(self.make_transform, operator_id, number)
+    def make_plugin(self, config: Config, operator_id: str, number: int) -> Callable[[], Sink[Any] | Transform[Any]]:
+        """Return what makes a pipeline's instance of the sink (`sink`) or of a transform, of this configuration."""
+        if operator_id == SINK.noun:
+            return partial(self._make_sink, config, number)
+        return partial(self._make_transform, config, operator_id, number)
 
-    def make_sink(self, number: int = 0) -> Sink[Any]:
-        """Return a pipeline's own sink."""
-        return self.config.sink(self.config.sink_settings, self._context(number))
+    def adopt(self, config: Config) -> None:
+        """Take a configuration whose new plugin runs, so that a pipeline that is made later has it too."""
+        self.config = config
 
-    def make_transform(self, name: str, number: int) -> Transform[Any]:
-        """Return a pipeline's own transform."""
-        found: TransformConfig = next(each for each in self.config.transforms if each.name == name)
+    def holds_positions(self) -> bool:
+        """Whether the sink holds positions. Makes an instance that is never opened."""
+        return self._make_sink(self.config, 0).holds_positions
+
+    def _make_sink(self, config: Config, number: int) -> Sink[Any]:
+        return config.sink(config.sink_settings, self._context(number))
+
+    def _make_transform(self, config: Config, name: str, number: int) -> Transform[Any]:
+        found: TransformConfig = next(each for each in config.transforms if each.name == name)
         return found.transform(found.settings, self._context(number))
 
     def _context(self, number: int) -> SinkContext:
@@ -99,7 +109,7 @@ def source_settings(config: Config, *, asks_sink: bool) -> SourceSettings:
         subscription=settings.topics,
         plan=partial(_plan, config),
         admin_properties=_connection(config),
-        ignored=tuple(filter(None, config.client.properties.get("topic.blacklist", "").split(","))),
+        ignored=ignored_topics(config.client),
         policies=StartPolicies(
             new_group=settings.start,
             new_partition=settings.start_new_partition,

@@ -65,6 +65,7 @@ class Replace:
 
     operator_id: str
     make: Callable[[], Sink[Any] | Transform[Any]]
+    adopted: Callable[[], None] = lambda: None  # called, on the pipeline's thread, when the new instance runs
     notices: tuple[Event, ...] = ()  # for the new instance before anything else
 
 

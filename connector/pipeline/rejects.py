@@ -90,6 +90,7 @@ class Rejects:
         self._flood.note_dead(1)
         flood = self._flood.is_flooded()
         if flood is not None:
+            self._metrics.dead_letter_floods.labels(self._flood.limit).inc()
             raise PoisonFatalError(f"Too many poison records ({flood}), the last of them {where} ({stage}: {error}).")
         if self._policy is OnPoison.SKIP:
             self._metrics.skipped_records.labels(message.topic(), stage, error_class).inc()

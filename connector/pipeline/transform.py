@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from connector.api.batch import Batch
 from connector.api.errors import ConnectorError
-from connector.sink.plugin import call_plugin
+from connector.sink.plugin import CrashError, call_plugin
 from connector.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
-    from connector.api.batch import Batch
     from connector.api.transform import Transform
     from connector.telemetry.metrics import Metrics
 
@@ -30,7 +30,15 @@ class TransformRunner:
 
     def apply(self, batch: Batch) -> Batch:
         """Return what goes on."""
-        result: Batch = self._call(self._transform.apply, batch)
+        result = self._call(self._transform.apply, batch)
+        # A forgotten `return`, say, must not drop records in silence.
+        if not isinstance(result, Batch) or len(result) > len(batch) or result.metadata != batch.metadata:
+            what = f"{len(result)} records of {len(batch)}" if isinstance(result, Batch) else type(result).__name__
+            raise CrashError(
+                f"The transform {self.name} returned {what}; it returns the batch, or what select and with_column make "
+                "of it.",
+                self.name,
+            )
         return result
 
     def close(self) -> None:
@@ -41,4 +49,4 @@ class TransformRunner:
             log.warning("transform_close_failed", transform=self.name, error=str(error))
 
     def _call(self, function: Any, *arguments: Any) -> Any:
-        return call_plugin(self._metrics, self._transform, function, *arguments)
+        return call_plugin(self._metrics, self._transform, self.name, function, *arguments)

@@ -167,10 +167,8 @@ class Pipeline:
             return
         try:
             step(*arguments)
-        except CrashError as error:
-            self._die(error, is_crash=True)
         except FatalError as error:
-            self._die(error, is_crash=False)
+            self._die(error, is_crash=isinstance(error, CrashError))
         except Exception as error:  # whatever it is, the controller must hear of it
             log.exception("pipeline_bug", pipeline=self.number)
             bug = InvariantError(f"{self.node_id}: {type(error).__name__}: {error}. This is a bug in Sluiceway.")
@@ -183,7 +181,8 @@ class Pipeline:
         for work in list(self._works.values()):
             if work.stop is not None:  # it will never be drained now
                 self._leave(work)
-        self._report(Failed(self.number, error, getattr(error, "node", self.node_id), is_crash))
+        node = error.node if isinstance(error, CrashError) else None
+        self._report(Failed(self.number, error, node or self.node_id, is_crash))
 
     def _next(self) -> Command | Lane | None:
         timeout = None
@@ -282,6 +281,7 @@ class Pipeline:
             log.error("reload_failed", operator=replace.operator_id, error=reason)  # noqa: TRY400 - a plugin's error
             delivery.runner.tell(Error(f"{replace.operator_id} is not reloaded, the old version goes on: {reason}"))
             return
+        replace.adopted()
         log.info("reloaded", operator=replace.operator_id, pipeline=self.number)
 
     def _replace_sink(self, delivery: Delivery, sink: Sink[Any], notices: Sequence[Event]) -> None:

@@ -16,11 +16,20 @@ log = get_logger(__name__)
 
 
 class CrashError(FatalError):
-    """A plugin raised what it should not: a bug in it. Its pipeline is started anew, up to a limit."""
+    """A plugin raised what it should not: a bug in it. Its pipeline is started anew, up to a limit.
+
+    `node` is the transform that failed; None: the sink, which is the pipeline's own.
+    """
+
+    def __init__(self, message: str, node: str | None = None) -> None:
+        super().__init__(message)
+        self.node = node
 
 
-def call_plugin(metrics: Metrics, plugin: object, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call and return.
+def call_plugin(
+    metrics: Metrics, plugin: object, node: str | None, function: Callable[..., Any], *arguments: Any
+) -> Any:
+    """Call and return. `node` is a transform's name; None: the sink.
 
     Raises:
         ConnectorError: What the plugin declares, or a `CrashError` for anything else.
@@ -31,15 +40,16 @@ def call_plugin(metrics: Metrics, plugin: object, function: Callable[..., Any], 
         metrics.sink_errors.labels(type(error).__name__).inc()
         raise
     except Exception as error:
-        raise crash(metrics, plugin, error) from error
+        raise crash(metrics, plugin, node, error) from error
 
 
-def crash(metrics: Metrics, plugin: object, error: BaseException) -> CrashError:
+def crash(metrics: Metrics, plugin: object, node: str | None, error: BaseException) -> CrashError:
     """Count and log an error that a plugin should not raise, and return what it means."""
     name = type(plugin).__name__
     metrics.sink_errors.labels(type(error).__name__).inc()
     log.error("plugin_crashed", plugin=name, error_class=type(error).__name__, exc_info=error)
     return CrashError(
         f"{name} raised {type(error).__name__}: {error}. A plugin raises TransientError for what may work later and "
-        "PoisonError for a record that never will; anything else is a bug in it."
+        "PoisonError for a record that never will; anything else is a bug in it.",
+        node,
     )

@@ -72,7 +72,7 @@ class SinkRunner:
         def settle(error: BaseException | None = None) -> None:
             self._metrics.sink_write_seconds.labels(_outcome(error)).observe(time.monotonic() - started)
             if error is not None and not isinstance(error, ConnectorError):
-                error = crash(self._metrics, self.sink, error)
+                error = crash(self._metrics, self.sink, None, error)
             done(error)
 
         self.in_flight += 1
@@ -116,7 +116,7 @@ class SinkRunner:
             log.warning("sink_notice_failed", notice=type(event).__name__, error=str(error))
 
     def _call(self, function: Any, *arguments: Any) -> Any:
-        return call_plugin(self._metrics, self.sink, function, *arguments)
+        return call_plugin(self._metrics, self.sink, None, function, *arguments)
 
 
 def _outcome(error: BaseException | None) -> str:
