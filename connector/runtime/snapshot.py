@@ -32,7 +32,7 @@ class StatusBoard:
         """Take a new snapshot."""
         now = time.monotonic()
         lanes = tuple(_lane_status(controller, lane, now) for lane in controller.fleet.lanes.values())
-        pipelines = tuple(_pipeline_status(controller, pipeline) for pipeline in controller.fleet.pipelines)
+        pipelines = tuple(_pipeline_status(controller, pipeline, now) for pipeline in controller.fleet.pipelines)
         state = controller.state
         is_ready, reason = _readiness(controller, state, pipelines)
         self.latest = Status(
@@ -113,12 +113,14 @@ def _lane_state(lane: Lane, retry: Retry | None, *, has_started: bool) -> LaneSt
     return LaneState.PAUSED if lane.is_paused else LaneState.FLOWING
 
 
-def _pipeline_status(controller: Controller, pipeline: Pipeline) -> PipelineStatus:
-    retry = pipeline.open_retry
+def _pipeline_status(controller: Controller, pipeline: Pipeline, now: float) -> PipelineStatus:
+    retry, opens_until = pipeline.open_retry, pipeline.breaker_opens_until
     return PipelineStatus(
         pipeline=pipeline.number,
         lanes=sum(owner == pipeline.number for owner in controller.fleet.owners.values()),
         is_open=pipeline.is_open,
         attempts=retry.failures if retry else 0,
         last_error=retry.error if retry else None,
+        restarts=pipeline.incarnation,
+        breaker_opens_seconds=None if opens_until is None else max(0.0, opens_until - now),
     )

@@ -59,6 +59,8 @@ class PipelineStatus:
     is_open: bool
     attempts: int = 0
     last_error: str | None = None
+    restarts: int = 0  # after crashes of a plugin
+    breaker_opens_seconds: float | None = None  # until the next probe; None: the circuit breaker is closed
 
 
 @dataclass(frozen=True, slots=True)
