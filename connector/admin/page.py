@@ -108,10 +108,14 @@ function laneRows(lane) {
     cell(size(lane.held_bytes), "number"), cell(String(lane.pipeline), "number"));
   return rows(lane, 10, row);
 }
+function sinkState(pipeline) {
+  if (!pipeline.is_open) return "not open";
+  return pipeline.breaker_opens_seconds === null ? "open" : "circuit breaker open";
+}
 function pipelineRows(pipeline) {
   const row = document.createElement("tr");
   row.append(cell(String(pipeline.pipeline)),
-    cell(element("span", pipeline.is_open ? "open" : "not open", "pill", pipeline.is_open ? "good" : "bad")),
+    cell(element("span", sinkState(pipeline), "pill", sinkState(pipeline) === "open" ? "good" : "bad")),
     cell(String(pipeline.lanes)));
   return rows(pipeline, 3, row);
 }
