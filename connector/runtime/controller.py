@@ -33,6 +33,7 @@ from connector.checkpoint.checkpointer import Checkpointer
 from connector.commit.outcome import error_for, outcome_of
 from connector.pipeline.messages import Acked, Claimed, Delivered, Failed, Finished, Opened, Refused, Report
 from connector.runtime.drains import Drain
+from connector.runtime.stalls import StallWatch
 from connector.telemetry.logs import get_logger
 from connector.telemetry.status import RunState
 
@@ -122,6 +123,7 @@ class Controller:
         self._settings = settings
         self._publish = publish
         self._next_publish = 0.0
+        self._stalls = StallWatch(settings.lane_idle_timeout)
         self._drains: list[Drain] = []
         self._backlog: deque[SourceEvent[Lane]] = deque()  # events that wait until a full lane set can be taken
         self._admitted: set[PartitionId] = set()  # the schedule knows them: their start is known
@@ -204,12 +206,11 @@ class Controller:
             action()
 
     def _look_for_stalls(self, now: float) -> None:
-        """Tell the sinks of lanes that get no records although the log has some: a stuck leader, a lost fetch."""
-        timeout = self._settings.lane_idle_timeout
-        for lane in self.fleet.lanes.values():
-            if lane.is_stalled(now, timeout):
-                log.warning("lane_stalled", topic=lane.topic, partition=lane.partition, seconds=timeout)
-                self.fleet.stall(lane.id)
+        """Tell the sinks of lanes that get no records although the log has some."""
+        for lane in self._stalls.find(self.fleet.lanes.values(), now, is_held_back=self.is_held_back):
+            seconds = self._settings.lane_idle_timeout
+            log.warning("lane_stalled", topic=lane.topic, partition=lane.partition, seconds=seconds)
+            self.fleet.stall(lane.id)
 
     def _is_held_back(self) -> bool:
         """Whether a full lane set waits until the lanes of before are drained, and all that follows waits behind it.
@@ -324,7 +325,9 @@ class Controller:
             case Refused(lane):
                 self.source.restart_lanes({lane: None})
             case Opened(number):
-                self._bring_back(self.fleet.opened(number))
+                lanes = self.fleet.opened(number)
+                if self._stage is _Stage.RUNNING:  # else they stay, so that what they leave undone is counted
+                    self._bring_back(lanes)
             case Failed():
                 self._pipeline_failed(report)
             case Finished(number, incarnation):

@@ -6,7 +6,7 @@ brings their partitions back as new lanes, so a revocation meanwhile is answered
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from connector.api.event import CloseReason, NodeFailed, NodeRestarted, StopCause
@@ -26,9 +26,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """A crashed pipeline's successor: when it is started, and which lanes it brings back."""
+    """A crashed pipeline's successor: when it is started, and which lanes it brings back.
 
-    failed: Failed
+    `failures` has what came since a pipeline with this number was open last, the newest at the end.
+    """
+
+    failures: tuple[Failed, ...]
     at: float  # time.monotonic()
     lanes: tuple[LaneId, ...] = ()
     is_started: bool = False
@@ -105,7 +108,9 @@ class Fleet:
 
     def schedule_replacement(self, failed: Failed, at: float) -> None:
         """Note that a pipeline has crashed and is replaced at a time."""
-        self._replacements[failed.pipeline] = Replacement(failed, at)
+        before = self._replacements.get(failed.pipeline)
+        failures = (*before.failures, failed) if before is not None else (failed,)
+        self._replacements[failed.pipeline] = Replacement(failures, at)
 
     def start_replacements(self, now: float) -> None:
         """Start what is due. The new sink hears why before its first batch."""
@@ -113,19 +118,20 @@ class Fleet:
             if replacement.is_started or now < replacement.at:
                 continue
             lanes = tuple(lane for lane, owner in self.owners.items() if owner == number)
-            failed = NodeFailed(lanes, str(replacement.failed.error), replacement.failed.node)
+            notices = [NodeFailed(lanes, str(failed.error), failed.node) for failed in replacement.failures]
             old = self.pipelines[number]
             old.put(Finish(StopCause.MANUAL))
-            self.pipelines[number] = self._make(number, old.incarnation + 1, (failed,))
+            self.pipelines[number] = self._make(number, old.incarnation + 1, notices)
             self.pipelines[number].start()
-            self._replacements[number] = Replacement(replacement.failed, replacement.at, lanes, is_started=True)
+            self._replacements[number] = replace(replacement, lanes=lanes, is_started=True)
 
     def opened(self, number: int) -> tuple[LaneId, ...]:
         """A pipeline's sink is open; returns the lanes that it has to bring back, if it replaces another."""
         replacement = self._replacements.pop(number, None)
         if replacement is None or not replacement.is_started:
             return ()
-        self.pipelines[number].put(Notice(NodeRestarted(replacement.failed.node)))
+        for node in dict.fromkeys(failed.node for failed in replacement.failures):
+            self.pipelines[number].put(Notice(NodeRestarted(node)))
         return tuple(lane for lane in replacement.lanes if lane in self.owners)
 
     def finish(self, cause: StopCause) -> None:
