@@ -66,7 +66,7 @@ class RunVerbs:
         self._controller.request(lambda: self._controller.fleet.tell(event))
 
     def _replace(self, operator_id: str, config: Config) -> None:
-        notices = self._params.all() if operator_id == SINK.noun else ()
+        notices = self._params.all if operator_id == SINK.noun else tuple
         for pipeline in self._controller.fleet.pipelines:
             make = self._workshop.make_plugin(config, operator_id, pipeline.number)
             pipeline.put(Replace(operator_id, make, lambda: self._workshop.adopt(config), notices))

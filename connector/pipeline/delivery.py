@@ -16,6 +16,7 @@ from connector.pipeline.work import Part
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from connector.api.batch import Batch
     from connector.pipeline.rejects import Rejects
     from connector.pipeline.transform import TransformRunner
     from connector.pipeline.work import Flight
@@ -24,7 +25,11 @@ if TYPE_CHECKING:
 
 
 class Delivery:
-    """Moves flights on. `settled` is called, from any thread, with what an asynchronous sink says of a part.
+    """Moves flights on.
+
+    `settled` is called, from any thread, with what an asynchronous sink says of a part; `answered`, on the pipeline's,
+    with whether the destination has answered: poison is an answer, a transform's or the dead letter topic's failure is
+    none.
 
     `runner` and `transforms` are replaced between batches when a plugin is reloaded.
     """
@@ -35,17 +40,20 @@ class Delivery:
         transforms: Sequence[TransformRunner],
         rejects: Rejects,
         metrics: Metrics,
+        *,
         settled: Callable[[Settled], None],
+        answered: Callable[[bool], None],
     ) -> None:
         self.runner = runner
         self.transforms = list(transforms)
         self._rejects = rejects
         self._metrics = metrics
         self._settled = settled
+        self._answered = answered
         self._tickets = count()
 
     def advance(self, flight: Flight) -> None:
-        """Move a flight as far as it goes: until it is done, or all of it is with an asynchronous sink.
+        """Move a flight as far as it goes: until it is done, or an asynchronous sink has all of it or no more room.
 
         Raises:
             TransientError: A part, which stays where it is, may go later.
@@ -62,11 +70,12 @@ class Delivery:
                     # The next write moves the sink's position past the rejected records: their letters come first.
                     self._rejects.confirm(flight.letters)
                 if self.runner.max_in_flight > 1:
+                    if not self.runner.has_room:
+                        return
                     self._submit(flight, part)
                 else:
-                    self.runner.write(part.batch)
+                    self._write(part)
                     flight.parts.popleft()
-                    self._written(part)
             except RecordErrors as error:
                 flight.parts.popleft()
                 self._divide(flight, part, error.errors)
@@ -84,9 +93,10 @@ class Delivery:
         """
         part = flight.at_sink.pop(ticket)
         self.runner.settled(error)
+        self._note(part, error)
         match error:
             case None:
-                self._written(part)
+                pass
             case RecordErrors():
                 self._divide(flight, part, error.errors)
             case PoisonError():
@@ -114,6 +124,30 @@ class Delivery:
         if len(result):
             flight.parts.appendleft(Part(result, part.stage + 1))
 
+    def _write(self, part: Part) -> None:
+        try:
+            self.runner.write(part.batch)
+        except ConnectorError as error:
+            self._note(part, error)
+            raise
+        self._note(part, None)
+
+    def _note(self, part: Part, error: ConnectorError | None) -> None:
+        """Count what the sink said of a part."""
+        match error:
+            case None:
+                self._written(part.batch)
+                self._answered(True)
+            case PoisonError():
+                self._answered(True)
+            case RecordErrors():
+                is_down = all(isinstance(error.errors.get(i), TransientError) for i in range(len(part.batch)))
+                self._answered(not is_down)
+            case TransientError():
+                self._answered(False)
+            case _:
+                pass
+
     def _submit(self, flight: Flight, part: Part) -> None:
         flight.parts.popleft()
         ticket = next(self._tickets)
@@ -121,11 +155,11 @@ class Delivery:
         flight.at_sink[ticket] = part
         self.runner.submit(part.batch, lambda error: self._settled(Settled(lane, sequence, ticket, error)))
 
-    def _written(self, part: Part) -> None:
-        topic = part.batch.metadata.topic
-        self._metrics.written_records.labels(topic).inc(len(part.batch))
-        self._metrics.written_bytes.labels(topic).inc(part.batch.size_bytes)
-        self._rejects.note_written(len(part.batch))
+    def _written(self, batch: Batch) -> None:
+        topic = batch.metadata.topic
+        self._metrics.written_records.labels(topic).inc(len(batch))
+        self._metrics.written_bytes.labels(topic).inc(batch.size_bytes)
+        self._rejects.note_written(len(batch))
 
     def _divide(self, flight: Flight, part: Part, errors: Mapping[int, TransientError | PoisonError]) -> None:
         """The plugin knows which records failed. At the sink all others are durable; at a transform none is done."""
@@ -135,7 +169,7 @@ class Delivery:
         if part.stage < len(self.transforms):
             again += others
         else:
-            self._written(Part(batch.select(others)))
+            self._written(batch.select(others))
         if again:
             flight.parts.appendleft(Part(batch.select(sorted(again)), part.stage))
         for index, error in errors.items():

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from connector.api.barrier import DrainBarrier
     from connector.api.errors import ConnectorError, FatalError
@@ -66,7 +66,7 @@ class Replace:
     operator_id: str
     make: Callable[[], Sink[Any] | Transform[Any]]
     adopted: Callable[[], None] = lambda: None  # called, on the pipeline's thread, when the new instance runs
-    notices: tuple[Event, ...] = ()  # for the new instance before anything else
+    notices: Callable[[], Sequence[Event]] = tuple  # for the new instance before anything else; asked when it runs
 
 
 @dataclass(frozen=True, slots=True)

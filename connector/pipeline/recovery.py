@@ -35,13 +35,13 @@ class Recovery:
         """Until when the breaker is open, time.monotonic(); None: it is closed."""
         return self._breaker.retry_at
 
-    def failed(self, before: Retry | None, error: TransientError, doing: str) -> Retry:
-        """Note a failure of a lane, or of opening the sink, and return when to try again.
+    def failed(self, before: int, error: TransientError, doing: str) -> Retry:
+        """Note a failure of a batch, or of opening the sink, after so many before; return when to try again.
 
         Raises:
             FatalError: `CONNECTOR_RETRY_LIMIT` is used up.
         """
-        failures = (before.failures if before else 0) + 1
+        failures = before + 1
         if self._backoff.is_exhausted(failures):
             raise FatalError(
                 f"{doing} failed {failures} times (last error: {error}): CONNECTOR_RETRY_LIMIT is used up. Raise it or "
@@ -74,6 +74,7 @@ class Recovery:
                 return None
             try:
                 probe()
+                self._breaker.begin_probe(now)
                 return None
             except TransientError as error:
                 self.note_failure()

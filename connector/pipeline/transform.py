@@ -49,4 +49,4 @@ class TransformRunner:
             log.warning("transform_close_failed", transform=self.name, error=str(error))
 
     def _call(self, function: Any, *arguments: Any) -> Any:
-        return call_plugin(self._metrics, self._transform, self.name, function, *arguments)
+        return call_plugin(self._metrics, type(self._transform).__name__, self.name, function, *arguments)

@@ -32,7 +32,12 @@ class Flight:
     parts: deque[Part] = field(default_factory=deque)
     at_sink: dict[int, Part] = field(default_factory=dict)  # submitted to an asynchronous sink, by ticket
     letters: list[Letter] = field(default_factory=list)  # dead letters that are not confirmed yet
-    attempts: int = 1  # at whatever of it was tried last
+    failures: int = 0  # transient ones, in a row
+
+    @property
+    def attempts(self) -> int:
+        """How often what is left of it was tried, with the try that is made now."""
+        return self.failures + 1
 
     @property
     def is_done(self) -> bool:
@@ -58,6 +63,16 @@ class Work:
     def is_blocked(self) -> bool:
         """Whether nothing may be taken from the lane: a batch has failed, its position is not known, or it leaves."""
         return self.retry is not None or self.needs_claim or self.stop is not None
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether something is to be transformed or written."""
+        return any(flight.parts for flight in self.flights.values())
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether an asynchronous sink has something of it, or will as soon as it has room."""
+        return any(flight.at_sink for flight in self.flights.values()) or (self.retry is None and self.has_parts)
 
     @property
     def is_drained(self) -> bool:

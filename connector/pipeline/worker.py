@@ -15,8 +15,8 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, assert_never
 
 from connector.api.batch import Batch, BatchMetadata
-from connector.api.errors import FatalError, InvariantError, RefusedError, TransientError
-from connector.api.event import CloseReason, Error, InputRecovered, Reload
+from connector.api.errors import ConnectorError, FatalError, InvariantError, RefusedError, TransientError
+from connector.api.event import CloseReason, Error, InputClosed, InputRecovered, Reload
 from connector.api.sink import LaneInfo, Sink
 from connector.lane.lane import Lane
 from connector.pipeline.batcher import Batcher, BatchLimits
@@ -45,7 +45,7 @@ from connector.pipeline.recovery import Recovery
 from connector.pipeline.screen import Screen
 from connector.pipeline.transform import TransformRunner
 from connector.pipeline.work import Flight, Part, Work
-from connector.sink.plugin import CrashError
+from connector.sink.plugin import CrashError, call_plugin
 from connector.sink.retry import Backoff
 from connector.sink.runner import SinkRunner
 from connector.telemetry.logs import get_logger
@@ -126,6 +126,7 @@ class Pipeline:
         self._works: dict[LaneId, Work] = {}
         self._timers: list[tuple[float, int, LaneId | None]] = []  # None: the sink's open
         self._order = count()
+        self._waiting: list[Replace] = []  # until the sink has nothing in flight
         self._is_dead = False
         self._is_finished = False
         self._thread = Thread(target=self._run, name=f"pipeline-{number}", daemon=True)
@@ -216,6 +217,8 @@ class Pipeline:
                 if self._delivery is not None and self._is_dead:
                     self._delivery.runner.close()
                 elif self._delivery is not None:
+                    for event in self._notices:
+                        self._delivery.runner.tell(event)
                     self._delivery.runner.stop(cause)
             case _:
                 assert_never(command)
@@ -230,23 +233,17 @@ class Pipeline:
     # The plugins' start, notices, and replacement.
 
     def _open(self) -> None:
-        if self._delivery is None:
-            make_transforms = self._plugins.make_transforms
-            self._delivery = Delivery(
-                SinkRunner(self._plugins.make_sink(), self._metrics),
-                [TransformRunner(name, make(), self._metrics) for name, make in make_transforms],
-                self._rejects,
-                self._metrics,
-                self._mailbox.put,
-            )
-        delivery = self._delivery
+        if self.is_open:  # a reload was quicker than the timer
+            return
+        delivery = self._delivery = self._delivery or self._make_delivery()
         try:
             self._rejects.open()
             for transform in delivery.transforms:
                 transform.open()
             delivery.runner.open()
         except TransientError as error:
-            self.open_retry = self._recovery.failed(self.open_retry, error, "opening the sink")
+            failures = self.open_retry.failures if self.open_retry else 0
+            self.open_retry = self._recovery.failed(failures, error, "opening the sink")
             self._set_timer(self.open_retry.at, None)
             return
         self.open_retry = None
@@ -259,6 +256,16 @@ class Pipeline:
         for work in list(self._works.values()):
             self._begin(work)
 
+    def _make_delivery(self) -> Delivery:
+        metrics = self._metrics
+        sink = call_plugin(metrics, "The sink's constructor", None, self._plugins.make_sink)
+        transforms = [
+            TransformRunner(name, call_plugin(metrics, f"The constructor of {name}", name, make), metrics)
+            for name, make in self._plugins.make_transforms
+        ]
+        runner = SinkRunner(sink, metrics)
+        return Delivery(runner, transforms, self._rejects, metrics, settled=self._mailbox.put, answered=self._answered)
+
     def _notify(self, event: Event) -> None:
         if self.is_open:
             self._get_delivery().runner.tell(event)
@@ -266,10 +273,12 @@ class Pipeline:
             self._notices.append(event)
 
     def _replace(self, replace: Replace) -> None:
-        """Put a new plugin in place; one that cannot be made or opened leaves the old one running."""
-        if not self.is_open:  # the sink's first open is being retried: what that makes next is the new version
-            return
+        """Put a new plugin in place, between batches; one that cannot be made or opened leaves the old one running."""
         delivery = self._get_delivery()
+        if replace.operator_id == SINK and delivery.runner.in_flight:
+            delivery.runner.is_leaving = True
+            self._waiting.append(replace)
+            return
         try:
             plugin = replace.make()
             if isinstance(plugin, Sink):
@@ -279,28 +288,41 @@ class Pipeline:
         except Exception as error:  # noqa: BLE001 - whatever a new version raises, the old one goes on
             reason = f"{type(error).__name__}: {error}"
             log.error("reload_failed", operator=replace.operator_id, error=reason)  # noqa: TRY400 - a plugin's error
-            delivery.runner.tell(Error(f"{replace.operator_id} is not reloaded, the old version goes on: {reason}"))
+            delivery.runner.is_leaving = False
+            self._notify(Error(f"{replace.operator_id} is not reloaded, the old version goes on: {reason}"))
             return
         replace.adopted()
         log.info("reloaded", operator=replace.operator_id, pipeline=self.number)
+        if not self.is_open:
+            self._open()
 
-    def _replace_sink(self, delivery: Delivery, sink: Sink[Any], notices: Sequence[Event]) -> None:
+    def _replace_sink(self, delivery: Delivery, sink: Sink[Any], notices: Callable[[], Sequence[Event]]) -> None:
         runner = SinkRunner(sink, self._metrics)
-        runner.open()
-        if runner.holds_positions:
-            for work in self._works.values():
-                if not work.needs_claim:
-                    runner.claim(_info(work.lane))
-        for event in notices:
-            runner.tell(event)
+        if self.is_open:
+            try:
+                runner.open()
+                if runner.holds_positions:
+                    for work in self._works.values():
+                        if not work.needs_claim:
+                            runner.claim(_info(work.lane))
+            except ConnectorError:
+                runner.close()
+                raise
+            delivery.runner.tell(Reload(SINK))
         old, delivery.runner = delivery.runner, runner
-        old.tell(Reload(SINK))
+        for event in notices():
+            self._notify(event)
         old.close()
 
     def _replace_transform(self, delivery: Delivery, name: str, transform: Transform[Any]) -> None:
         runner = TransformRunner(name, transform, self._metrics)
-        runner.open()
-        delivery.runner.tell(Reload(name))
+        if self.is_open:
+            try:
+                runner.open()
+            except ConnectorError:
+                runner.close()
+                raise
+            delivery.runner.tell(Reload(name))
         for index, old in enumerate(delivery.transforms):
             if old.name == name:
                 delivery.transforms[index] = runner
@@ -335,7 +357,7 @@ class Pipeline:
         work = self._works.get(lane_id)
         if work is not None and not work.is_stalled:
             work.is_stalled = True
-            self._get_delivery().runner.close_lane(lane_id, CloseReason.STALLED)
+            self._notify(InputClosed(lane_id, CloseReason.STALLED))
 
     # From lane to sink.
 
@@ -359,8 +381,8 @@ class Pipeline:
             if was_empty:
                 self._set_timer(batcher.opened + self._settings.limits.linger_seconds, lane_id)
 
-    def _flush(self, work: Work, reason: str) -> None:
-        """Make a batch of what is collected and send it on its way."""
+    def _flush(self, work: Work, reason: str, *, is_forced: bool = False) -> None:
+        """Make a batch of what is collected and send it on its way; `is_forced` as for `_advance`."""
         messages, size_bytes, next_offset = work.batcher.clear()
         flight = Flight(work.sequence, size_bytes)
         work.flights[flight.sequence] = flight
@@ -384,7 +406,7 @@ class Pipeline:
             if work.is_stalled and batch.messages:
                 work.is_stalled = False
                 self._get_delivery().runner.tell(InputRecovered(work.lane.id))
-        self._advance(work)
+        self._advance(work, is_forced=is_forced)
 
     def _advance(self, work: Work, *, is_forced: bool = False) -> None:
         """Move the lane's batches on, in order, as far as they go.
@@ -395,22 +417,17 @@ class Pipeline:
         """
         if work.lane.is_fenced:  # lost while it waited: somebody else writes it now
             return
-        if not is_forced and any(flight.parts for flight in work.flights.values()) and not self._may_try(work):
-            return
         for flight in list(work.flights.values()):
-            flight.attempts = (work.retry.failures if work.retry else 0) + 1
+            if flight.parts and not is_forced and not self._may_try(work):
+                return
             try:
-                had_parts = bool(flight.parts)
                 self._get_delivery().advance(flight)
             except TransientError as error:
-                self._recovery.note_failure()
-                self._retry_later(work, error)
+                self._retry_later(work, error, flight)
                 return
             except RefusedError as error:
                 self._refused(work, error)
                 return
-            if had_parts and not flight.at_sink:
-                self._note_success()
             if flight.is_done:
                 self._acknowledge(work, flight)
         self._set_retry(work, None)
@@ -431,15 +448,19 @@ class Pipeline:
             try:
                 delivery.settle(flight, settled.ticket, settled.error)
             except TransientError as error:
-                self._recovery.note_failure()
-                self._retry_later(work, error)
+                self._retry_later(work, error, flight)
             except RefusedError as error:
                 self._refused(work, error)
             else:
-                self._note_success()
-                self._advance(work)
-            if work.stop is not None and (work.is_drained or work.retry is not None or settled.lane not in self._works):
-                self._leave(work)
+                if flight.is_done:
+                    self._acknowledge(work, flight)
+                if work.retry is None:  # else what has failed waits for its time
+                    self._advance(work)
+            self._leave_if_over(work)
+        if self._waiting and not delivery.runner.in_flight:
+            waiting, self._waiting = self._waiting, []
+            for replace in waiting:
+                self._replace(replace)
         self._wake_lanes()
 
     def _refused(self, work: Work, error: RefusedError) -> None:
@@ -466,7 +487,11 @@ class Pipeline:
             self._set_timer(obstacle.at, work.lane.id)
         return obstacle is None
 
-    def _note_success(self) -> None:
+    def _answered(self, is_success: bool) -> None:
+        """The destination has answered, or has failed to; an answer that closes the breaker wakes every lane."""
+        if not is_success:
+            self._recovery.note_failure()
+            return
         if not self._recovery.note_success():
             return
         now = time.monotonic()
@@ -475,8 +500,12 @@ class Pipeline:
                 self._set_retry(work, Retry(work.retry.failures, work.retry.error, now))
                 self._set_timer(now, work.lane.id)
 
-    def _retry_later(self, work: Work, error: TransientError) -> None:
-        retry = self._recovery.failed(work.retry, error, f"writing {work.lane.topic}[{work.lane.partition}]")
+    def _retry_later(self, work: Work, error: TransientError, flight: Flight | None = None) -> None:
+        """Try a lane again with backoff: for one of its batches, which counts its own failures, or for its claim."""
+        before = flight.failures if flight else work.retry.failures if work.retry else 0
+        retry = self._recovery.failed(before, error, f"writing {work.lane.topic}[{work.lane.partition}]")
+        if flight is not None:
+            flight.failures = retry.failures
         self._set_retry(work, retry)
         self._set_timer(retry.at, work.lane.id)
 
@@ -518,8 +547,13 @@ class Pipeline:
             self._mailbox.put(work.lane)
 
     def _wake_lanes(self) -> None:
-        """An asynchronous sink has room again: lanes that were not taken from may go on."""
-        for work in self._works.values():
+        """An asynchronous sink has room again: batches that wait for it, and lanes that were not taken from, go on."""
+        for work in list(self._works.values()):
+            if not self._get_delivery().runner.has_room:
+                return
+            if work.retry is None and work.has_parts:
+                self._advance(work)
+                self._leave_if_over(work)
             if work.lane.has_chunks and not work.is_blocked:
                 self._mailbox.put(work.lane)
 
@@ -538,16 +572,8 @@ class Pipeline:
             if not is_failing:
                 self._guard(self._drain, work)
                 is_failing = work.retry is not None
-            if lane_id not in self._works:  # refused: it has left already
-                stop.barrier.arrive()
-            elif (
-                work.is_drained
-                or work.retry is not None
-                or self._is_dead
-                or not any(flight.at_sink for flight in work.flights.values())
-            ):
-                self._leave(work)
-            else:
+            self._leave_if_over(work)
+            if work.stop is not None:
                 self._set_timer(stop.deadline, lane_id)
 
     def _drain(self, work: Work) -> None:
@@ -556,7 +582,13 @@ class Pipeline:
         if work.retry is not None and time.monotonic() < work.stop.deadline:
             self._advance(work, is_forced=True)
         if work.retry is None and work.batcher.next_offset is not None and time.monotonic() < work.stop.deadline:
-            self._flush(work, "drain")
+            self._flush(work, "drain", is_forced=True)
+
+    def _leave_if_over(self, work: Work) -> None:
+        """Let a lane that was stopped go, unless an asynchronous sink has, or will have, something of it."""
+        is_over = self._is_dead or work.lane.id not in self._works or not work.is_under_way
+        if work.stop is not None and is_over:
+            self._leave(work)
 
     def _leave(self, work: Work) -> None:
         """A lane that was stopped goes, drained or not, and its barrier hears of it."""

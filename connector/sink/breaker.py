@@ -35,6 +35,10 @@ class Breaker:
         """Whether something may be tried: it is closed, or this is the probe."""
         return self.retry_at is None or now >= self.retry_at
 
+    def begin_probe(self, now: float) -> None:
+        """Let one try through: whoever comes next waits for its answer, and no longer than once more the open time."""
+        self.retry_at = now + self._backoff.delay(max(1, self._opened))
+
     def succeeded(self) -> bool:
         """Note a success; true if that has closed it."""
         was_open = self.is_open

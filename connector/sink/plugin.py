@@ -26,10 +26,8 @@ class CrashError(FatalError):
         self.node = node
 
 
-def call_plugin(
-    metrics: Metrics, plugin: object, node: str | None, function: Callable[..., Any], *arguments: Any
-) -> Any:
-    """Call and return. `node` is a transform's name; None: the sink.
+def call_plugin(metrics: Metrics, name: str, node: str | None, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call and return. `name` is what messages call the plugin; `node` a transform's name, None for the sink.
 
     Raises:
         ConnectorError: What the plugin declares, or a `CrashError` for anything else.
@@ -40,12 +38,11 @@ def call_plugin(
         metrics.sink_errors.labels(type(error).__name__).inc()
         raise
     except Exception as error:
-        raise crash(metrics, plugin, node, error) from error
+        raise crash(metrics, name, node, error) from error
 
 
-def crash(metrics: Metrics, plugin: object, node: str | None, error: BaseException) -> CrashError:
+def crash(metrics: Metrics, name: str, node: str | None, error: BaseException) -> CrashError:
     """Count and log an error that a plugin should not raise, and return what it means."""
-    name = type(plugin).__name__
     metrics.sink_errors.labels(type(error).__name__).inc()
     log.error("plugin_crashed", plugin=name, error_class=type(error).__name__, exc_info=error)
     return CrashError(

@@ -6,6 +6,7 @@ Belongs to one pipeline and is called on its thread only.
 from __future__ import annotations
 
 import time
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from connector.api.errors import ConnectorError, PoisonError, RecordErrors, RefusedError, TransientError
@@ -34,11 +35,12 @@ class SinkRunner:
         self.holds_positions = sink.holds_positions
         self.max_in_flight = sink.max_in_flight
         self.in_flight = 0  # batches, or parts of them, at an asynchronous sink
+        self.is_leaving = False  # its replacement waits until nothing is in flight
 
     @property
     def has_room(self) -> bool:
         """Whether the sink takes one more batch."""
-        return self.max_in_flight <= 1 or self.in_flight < self.max_in_flight
+        return not self.is_leaving and (self.max_in_flight <= 1 or self.in_flight < self.max_in_flight)
 
     def open(self) -> None:
         """Let the sink connect."""
@@ -68,11 +70,15 @@ class SinkRunner:
     def submit(self, batch: Batch, done: Callable[[ConnectorError | None], None]) -> None:
         """Let an asynchronous sink begin; `done` is called once, from any thread, also with what `submit` raises."""
         started = time.monotonic()
+        said = Lock()  # taken by the first word, whichever thread it comes from; others change nothing
 
         def settle(error: BaseException | None = None) -> None:
+            if not said.acquire(blocking=False):
+                log.warning("batch_settled_twice", sink=type(self.sink).__name__, error=str(error))
+                return
             self._metrics.sink_write_seconds.labels(_outcome(error)).observe(time.monotonic() - started)
             if error is not None and not isinstance(error, ConnectorError):
-                error = crash(self._metrics, self.sink, None, error)
+                error = crash(self._metrics, type(self.sink).__name__, None, error)
             done(error)
 
         self.in_flight += 1
@@ -116,7 +122,7 @@ class SinkRunner:
             log.warning("sink_notice_failed", notice=type(event).__name__, error=str(error))
 
     def _call(self, function: Any, *arguments: Any) -> Any:
-        return call_plugin(self._metrics, self.sink, None, function, *arguments)
+        return call_plugin(self._metrics, type(self.sink).__name__, None, function, *arguments)
 
 
 def _outcome(error: BaseException | None) -> str:
