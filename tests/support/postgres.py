@@ -1,7 +1,7 @@
 """A real PostgreSQL for tests: the fixture `postgres` yields a `Postgres`, whatever it runs on.
 
 `running_postgres` takes the first that serves: the server of `CONNECTOR_TEST_POSTGRES_DSN`, Docker, the programs of
-this machine.
+this machine. A test that stops a database has its own by `stoppable_postgres`.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def running_postgres() -> Iterator[Postgres]:
             f"this test needs a real PostgreSQL: set CONNECTOR_TEST_POSTGRES_DSN ({why_no_docker}), or start Docker, "
             f"or install PostgreSQL (Debian: apt-get install postgresql)"
         )
-    with _local_postgres(programs) as dsn:
-        yield Postgres(dsn, f"PostgreSQL of {programs} at {dsn}")
+    with _local_postgres(programs) as server:
+        yield Postgres(server.dsn, f"PostgreSQL of {programs} at {server.dsn}")
 
 
 @contextlib.contextmanager
@@ -103,20 +103,28 @@ def _programs() -> Path | None:
     return versions[-1].parent if versions else None
 
 
-@contextlib.contextmanager
-def _local_postgres(programs: Path) -> Iterator[str]:
-    user = _UNPRIVILEGED if os.geteuid() == 0 else None
-    directory = Path(tempfile.mkdtemp(prefix="sluiceway-postgres-"))
-    try:
-        if user:
-            shutil.chown(directory, user)
-        data, log, [port] = directory / "data", directory / "server.log", free_ports(1)
+class LocalPostgres:
+    """A server of this machine's programs that a test may stop and start again; its data and its port stay."""
+
+    def __init__(self, programs: Path, directory: Path) -> None:
+        self._programs = programs
+        self._log = directory / "server.log"
+        self._data = directory / "data"
+        self._user = _UNPRIVILEGED if os.geteuid() == 0 else None
+        [self._port] = free_ports(1)
+        self._process: subprocess.Popen[bytes] | None = None
+        self.dsn = f"postgresql://test@127.0.0.1:{self._port}/postgres"
+
+    def prepare(self) -> None:
+        """Make the files of an empty server."""
+        if self._user:
+            shutil.chown(self._log.parent, self._user)
         options = ["--username=test", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"]
         result = subprocess.run(
-            [programs / "initdb", "-D", data, *options],
-            cwd=directory,
-            user=user,
-            extra_groups=[] if user else None,
+            [self._programs / "initdb", "-D", self._data, *options],
+            cwd=self._log.parent,
+            user=self._user,
+            extra_groups=[] if self._user else None,
             capture_output=True,
             text=True,
             check=False,
@@ -124,22 +132,57 @@ def _local_postgres(programs: Path) -> Iterator[str]:
         )
         if result.returncode:
             raise ServerFailedError(f"initdb failed:\n{result.stdout}{result.stderr}")
+
+    def start(self) -> None:
+        """Start it; returns when it takes connections."""
         settings = {
             "listen_addresses": "127.0.0.1",
-            "port": str(port),
+            "port": str(self._port),
             "unix_socket_directories": "",
             "fsync": "off",
             "full_page_writes": "off",
             "synchronous_commit": "off",
         }
         arguments = [f"--{name}={value}" for name, value in settings.items()]
-        process = start_process([str(programs / "postgres"), "-D", str(data), *arguments], log=log, user=user)
-        try:
-            wait_for_server(
-                process, lambda: b"ready to accept connections" in log.read_bytes(), log=log, name="PostgreSQL"
-            )
-            yield f"postgresql://test@127.0.0.1:{port}/postgres"
-        finally:
-            end_process(process, signal_number=signal.SIGINT)  # its fast shutdown
+        self._log.unlink(missing_ok=True)
+        command = [str(self._programs / "postgres"), "-D", str(self._data), *arguments]
+        self._process = process = start_process(command, log=self._log, user=self._user)
+        wait_for_server(
+            process, lambda: b"ready to accept connections" in self._log.read_bytes(), log=self._log, name="PostgreSQL"
+        )
+
+    def stop(self, *, as_in_a_crash: bool = False) -> None:
+        """End it with every connection; as in a crash: at once, so that it has to recover what it had committed."""
+        if self._process is not None:
+            end_process(self._process, signal_number=signal.SIGQUIT if as_in_a_crash else signal.SIGINT)
+            self._process = None
+
+
+@contextlib.contextmanager
+def stoppable_postgres() -> Iterator[LocalPostgres]:
+    """Yield a server of the test's own, started, and end it afterwards. It needs the programs of this machine.
+
+    Raises:
+        ServerUnavailableError: there are none; the text says what to install.
+        ServerFailedError: it does not start.
+    """
+    programs = _programs()
+    if programs is None:
+        raise ServerUnavailableError(
+            "this test stops a PostgreSQL of its own, which needs its programs (Debian: apt-get install postgresql)"
+        )
+    with _local_postgres(programs) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def _local_postgres(programs: Path) -> Iterator[LocalPostgres]:
+    directory = Path(tempfile.mkdtemp(prefix="sluiceway-postgres-"))
+    server = LocalPostgres(programs, directory)
+    try:
+        server.prepare()
+        server.start()
+        yield server
     finally:
+        server.stop()
         shutil.rmtree(directory)
