@@ -116,7 +116,8 @@ class Sink(Generic[S]):
         """Whether this sink stores positions with the data in one transaction, so that lanes start from them.
 
         If so, `claim` is called for every lane, and `write` must store `batch.metadata.next_offset` in its transaction
-        and raise `RefusedError` when another owner has claimed the lane since.
+        and raise `RefusedError` when another owner has claimed the lane since. An empty batch only moves the position,
+        past records that were left out.
         """
         return False
 

@@ -52,6 +52,14 @@ class Delivery:
         self._answered = answered
         self._tickets = count()
 
+    def launch(self, flight: Flight, batch: Batch) -> None:
+        """Let a flight begin with what of its batch goes to the transforms, perhaps nothing."""
+        if batch:
+            flight.parts.append(Part(batch))
+        if self.runner.holds_positions and self.runner.max_in_flight <= 1:
+            # Else a record that was rejected at the end would die once more after each assignment.
+            flight.parts.append(Part(batch.select(()), len(self.transforms)))
+
     def advance(self, flight: Flight) -> None:
         """Move a flight as far as it goes: until it is done, or an asynchronous sink has all of it or no more room.
 
@@ -66,6 +74,9 @@ class Delivery:
                 if part.stage < len(self.transforms):
                     self._transform(flight, part)
                     continue
+                if not part.batch and flight.reached == part.batch.metadata.next_offset:
+                    flight.parts.popleft()
+                    continue
                 if self.runner.holds_positions:
                     # The next write moves the sink's position past the rejected records: their letters come first.
                     self._rejects.confirm(flight.letters)
@@ -75,6 +86,7 @@ class Delivery:
                     self._submit(flight, part)
                 else:
                     self._write(part)
+                    flight.reached = part.batch.metadata.next_offset
                     flight.parts.popleft()
             except RecordErrors as error:
                 flight.parts.popleft()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from connector.api.batch import Batch
-    from connector.api.types import Epoch
+    from connector.api.types import Epoch, Offset
     from connector.dlq.letter import Letter
     from connector.lane.lane import Lane
     from connector.pipeline.batcher import Batcher
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Part:
-    """A batch, or a piece of one around a bad record, and the stage it stands before: a transform, then the sink."""
+    """A batch, or a piece of one around a bad record, and the stage it stands before: a transform, then the sink.
+
+    An empty one ends a flight for a sink that holds positions, and moves its position past what was left out before.
+    """
 
     batch: Batch
     stage: int = 0
@@ -33,6 +36,7 @@ class Flight:
     at_sink: dict[int, Part] = field(default_factory=dict)  # submitted to an asynchronous sink, by ticket
     letters: list[Letter] = field(default_factory=list)  # dead letters that are not confirmed yet
     failures: int = 0  # transient ones, in a row
+    reached: Offset | None = None  # where the last write has brought a sink that holds positions
 
     @property
     def attempts(self) -> int:

@@ -401,8 +401,7 @@ class Pipeline:
                 topic_id=work.lane.topic_id,
             )
             batch = self._screened(flight, Batch(metadata, messages, size_bytes))
-            if batch.messages:
-                flight.parts.append(Part(batch))
+            self._get_delivery().launch(flight, batch)
             if work.is_stalled and batch.messages:
                 work.is_stalled = False
                 self._get_delivery().runner.tell(InputRecovered(work.lane.id))

@@ -152,3 +152,23 @@ def test_a_dead_letter_topic_that_is_missing_ends_it_with_2_before_any_record(
     assert f"CONNECTOR_DLQ_TOPIC={topic}.missing" in last["reason"]
     assert _ids(postgres_dsn) == []
     assert len(kafka.partitions(f"{topic}.missing")) == 0
+
+
+def test_a_bad_row_at_the_end_dies_once_and_not_at_each_restart_where_the_sink_holds_positions(
+    kafka: Kafka, group_protocol: str, postgres_dsn: str, tmp_path: Path
+) -> None:
+    topic, dlq = kafka.create_topic(), kafka.create_topic()
+    kafka.produce(topic, [b'{"id": 0, "name": "n"}', BAD_VALUE])
+    settings = _settings(kafka, group_protocol, topic, postgres_dsn)
+    more = {"CONNECTOR_ON_POISON": "dlq", "CONNECTOR_DLQ_TOPIC": dlq, "CONNECTOR_SINK_POSITIONS": "true"}
+    quick = {"CONNECTOR_BATCH_LINGER": "500ms"}
+    copy = ConnectorProcess("copy", tmp_path, {**settings, **more, **quick})
+    with copy:
+        wait_until_committed(kafka, settings["CONNECTOR_GROUP_ID"], [topic])
+        assert copy.terminate() == 0
+    with copy:
+        kafka.produce(topic, [b'{"id": 2, "name": "n"}'])
+        wait_until_committed(kafka, settings["CONNECTOR_GROUP_ID"], [topic])
+        assert copy.terminate() == 0
+    assert _ids(postgres_dsn) == [0, 2]
+    assert len(_messages(kafka, dlq)) == 1

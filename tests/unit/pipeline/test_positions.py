@@ -1,0 +1,77 @@
+"""A sink that holds positions is brought to the end of each batch, whatever becomes of the last records."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from connector import Batch, Input, Offset, PoisonError, StoredPosition, TransientError
+from connector.pipeline.messages import Acked, Claimed
+from connector.pipeline.rejects import OnPoison
+from tests.support.pipeline import OnePipeline
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+
+def _positions(bench: OnePipeline) -> list[tuple[int, int]]:
+    """Return how many records each write had, and where it brought the sink."""
+    return [(len(batch), batch.metadata.next_offset) for batch in bench.destination.batches]
+
+
+def _refuse(bench: OnePipeline, bad: Collection[int]) -> None:
+    def behave(batch: Batch) -> None:
+        if any(message.offset() in bad for message in batch.messages):
+            raise PoisonError("bad")
+
+    bench.destination.behave = behave
+
+
+@pytest.mark.parametrize(
+    ("bad", "positions"),
+    [
+        ((), [(4, 4)]),
+        ((0,), [(1, 2), (2, 4)]),
+        ((3,), [(2, 2), (1, 3), (0, 4)]),
+        ((0, 1, 2, 3), [(0, 4)]),
+    ],
+)
+def test_rejected_records_at_the_end_move_the_position_and_others_cost_no_write(
+    bad: tuple[int, ...], positions: list[tuple[int, int]]
+) -> None:
+    bench = OnePipeline(on_poison=OnPoison.SKIP)
+    bench.destination.stored = {("t", 0): StoredPosition(Offset(0))}
+    _refuse(bench, bad)
+    with bench.running():
+        bench.put(bench.lane(), range(4))
+        bench.until(lambda: len(bench.find(Acked)) == 2)  # the lane's start is one
+        assert _positions(bench) == positions
+
+
+def test_the_position_is_moved_by_a_retry_when_the_sink_is_down_for_it() -> None:
+    bench = OnePipeline(on_poison=OnPoison.SKIP)
+    bench.destination.stored = {("t", 0): StoredPosition(Offset(0))}
+    failures = [TransientError("down")] * 2
+
+    def behave(batch: Batch) -> None:
+        if not batch and failures:
+            raise failures.pop()
+        if batch:
+            raise PoisonError("bad")
+
+    bench.destination.behave = behave
+    with bench.running():
+        bench.put(bench.lane(), [0])
+        bench.until(lambda: len(bench.find(Acked)) == 2)
+        assert _positions(bench) == [(0, 1)]
+
+
+def test_a_sink_without_positions_gets_no_empty_batch() -> None:
+    bench = OnePipeline(on_poison=OnPoison.SKIP)
+    _refuse(bench, (1, 3))
+    with bench.running():
+        bench.put(bench.lane(), range(4))
+        bench.until(lambda: len(bench.find(Acked)) == 2)
+    assert not bench.find(Claimed)
+    assert all(len(event.data) for _, event in bench.destination.events if isinstance(event, Input))
