@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from connector.api.errors import ConfigError
 from connector.api.settings import Settings
 from connector.config.display import describe_default, describe_values
+from connector.config.events_page import events_page
 from connector.config.later import LATER_NAMES, LATER_VALUES
 from connector.config.load import SINK_PREFIX, transform_prefix
 from connector.config.settings import PREFIX, ConnectorSettings, environment_name
@@ -69,7 +70,7 @@ def settings_page() -> str:
 
 def pages() -> dict[str, str]:
     """Return every page by its file name."""
-    return {"settings.md": settings_page(), "metrics.md": metrics.reference()}
+    return {"settings.md": settings_page(), "metrics.md": metrics.reference(), "events.md": events_page()}
 
 
 def _engine() -> Iterator[str]:

@@ -9,9 +9,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 
 def test_the_page_of_metrics_is_what_the_table_says() -> None:
     assert PAGE.read_text(encoding="utf-8") == reference(), (
-        "docs/reference/metrics.md is old; write it anew: "
-        "python -c 'from connector.telemetry.metrics import reference; print(reference(), end=\"\")' "
-        "> docs/reference/metrics.md"
+        "docs/reference/metrics.md is old; write it anew: python -m connector.config.reference docs/reference"
     )
 
 
