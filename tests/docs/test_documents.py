@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import tempfile
 import threading
 import tomllib
 from collections import defaultdict
@@ -16,26 +17,28 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer
-from connector.plugins.loader import SINK, Plugins
 
 import connector
+import connector.testing
 from connector import ConfigError, ExitCode, PoisonError, Secret, SinkContext, TransientError
 from connector.cli import app
 from connector.config.display import describe_default
 from connector.config.later import LATER_NAMES
-from connector.config.load import SINK_PREFIX
+from connector.config.load import SINK_PREFIX, TRANSFORM_PREFIX, transform_prefix
 from connector.config.preflight import KAFKA_PREFIX, property_name
-from connector.config.settings import ConnectorSettings, environment_name
+from connector.config.settings import PREFIX, ConnectorSettings, environment_name
+from connector.plugins.loader import SINK, TRANSFORM, Plugins
 from connector.source.client_config import probe_client, refusal
 from connector.telemetry.metrics import Metrics
+from connector.testing import make_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from connector import Batch, Sink
+    from connector import Settings, Sink
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("connector", "sinks")
+PACKAGES = ("connector", "sinks", "transforms")
 PAGES = sorted(
     path
     for pattern in ("*.md", "changelog.d/*.md", "docs/**/*.md", "tests/**/*.md")
@@ -145,7 +148,7 @@ def _is_docstring_alone(text: str) -> bool:
 
 @every_page
 def test_every_file_that_a_page_names_exists(page: Path) -> None:
-    named = re.findall(r"`((?:connector|sinks|tests|docs)/[\w./-]*\.\w+)", page.read_text(encoding="utf-8"))
+    named = re.findall(r"`((?:connector|sinks|transforms|tests|docs)/[\w./-]*\.\w+)", page.read_text(encoding="utf-8"))
     missing = [name for name in named if not (ROOT / name).exists()]
     assert not missing
 
@@ -194,14 +197,21 @@ def _anchors(page: Path) -> set[str]:
 
 @cache
 def settings() -> frozenset[str]:
-    found = [each for each in Plugins().installed() if each.loaded is not None]
-    sinks = [each.loaded.settings_type for each in found if each.kind is SINK]
-    sinks.append(guide_sink().settings_type)
-    return frozenset(
-        {environment_name(name) for name in ConnectorSettings.model_fields}
-        | {environment_name(name, SINK_PREFIX) for sink in sinks for name in sink.model_fields}
-        | LATER_NAMES.keys()
-    )
+    models: list[tuple[str, type[Settings]]] = [(PREFIX, ConnectorSettings), (SINK_PREFIX, guide_sink().settings_type)]
+    models.append((transform_prefix("mask"), guide_transform_settings()))
+    for each in Plugins().installed():
+        if each.loaded is not None:
+            prefix = SINK_PREFIX if each.kind is SINK else transform_prefix(each.name)
+            models.append((prefix, each.loaded.settings_type))
+    names = {environment_name(name, prefix) for prefix, model in models for name in model.model_fields}
+    return frozenset(names | LATER_NAMES.keys())
+
+
+def guide_transform_settings() -> type[Settings]:
+    text = code_blocks(ROOT / "docs/guides/write-a-transform.md", "python")[0]
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory, "mask.py").write_text(text, encoding="utf-8")
+        return Plugins(Path(directory)).load(TRANSFORM, "mask").settings_type
 
 
 def is_setting(name: str) -> bool:
@@ -211,7 +221,7 @@ def is_setting(name: str) -> bool:
         )
     known = settings()
     if name.endswith("_"):  # as in CONNECTOR_SINK_* and CONNECTOR_KAFKA_<PROPERTY>
-        return name == KAFKA_PREFIX or any(each.startswith(name) for each in known)
+        return name.startswith((KAFKA_PREFIX, TRANSFORM_PREFIX)) or any(each.startswith(name) for each in known)
     for each in (name, name.removesuffix("_FILE")):
         if each in known:
             return True
@@ -254,9 +264,15 @@ def test_the_sinks_of_the_readme_are_the_built_in_ones() -> None:
 
 
 def test_the_commands_of_the_readme_are_those_of_the_program() -> None:
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]  # a group has them
-    shown = {row[0].removeprefix("connector ") for row in rows(read("README.md")) if row[0].startswith("connector ")}
-    assert shown == set(commands)
+    shown = {row[0] for row in rows(read("README.md")) if row[0].startswith("connector ")}
+    assert {re.sub(r" [A-Z]+$", "", command) for command in shown} == set(commands("connector", app))
+
+
+def commands(prefix: str, of: typer.Typer) -> Iterator[str]:
+    """Yield every command, those of groups too, as it is typed."""
+    for name, command in typer.main.get_command(of).commands.items():  # type: ignore[attr-defined]  # a group has them
+        for each in getattr(command, "commands", [None]):
+            yield f"{prefix} {name} {each}" if each else f"{prefix} {name}"
 
 
 # The guide's sink.
@@ -264,11 +280,10 @@ def test_the_commands_of_the_readme_are_those_of_the_program() -> None:
 
 @cache
 def guide_module() -> ModuleType:
-    sink, tests = code_blocks(GUIDE, "python")
+    text = code_blocks(GUIDE, "python")[0]
     module = ModuleType("webhook_sink")
-    for name, text in (("sink", sink), ("tests", tests)):
-        # Not with the future import of this file, which the reader's module does not have.
-        exec(compile(text, f"{GUIDE}:{name}", "exec", dont_inherit=True), module.__dict__)
+    # Not with the future import of this file, which the reader's module does not have.
+    exec(compile(text, str(GUIDE), "exec", dont_inherit=True), module.__dict__)
     return module
 
 
@@ -313,8 +328,7 @@ def make_guide_sink(**fields: Any) -> Sink[Any]:
 def test_the_sink_of_the_guide_posts_what_it_is_given(receiver: tuple[str, type[Receiver]]) -> None:
     url, handler = receiver
     handler.answers = [204]
-    batch: Batch = guide_module().make_batch(b"a", b"", None)
-    make_guide_sink(url=url, token=Secret("opensesame")).write(batch)
+    make_guide_sink(url=url, token=Secret("opensesame")).write(make_batch(b"a", b"", None))
     ((authorization, body),) = handler.posted
     assert authorization == "Bearer opensesame"
     assert json.loads(body) == [
@@ -332,15 +346,7 @@ def test_the_sink_of_the_guide_gives_answers_the_class_that_it_says(
     url, handler = receiver
     handler.answers = [answer]
     with pytest.raises(error, match=str(answer)):
-        make_guide_sink(url=url).write(guide_module().make_batch(b"a"))
-
-
-def test_the_tests_of_the_guide_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    tests = [function for name, function in vars(guide_module()).items() if name.startswith("test_")]
-    assert len(tests) == 2
-    for test in tests:
-        test()
+        make_guide_sink(url=url).write(make_batch(b"a"))
 
 
 def test_the_entry_point_of_the_guide_is_of_the_group_that_is_searched() -> None:
@@ -350,13 +356,10 @@ def test_the_entry_point_of_the_guide_is_of_the_group_that_is_searched() -> None
     assert (module, name) == (guide_module().__name__, guide_sink().__name__)
 
 
-def test_the_guide_imports_public_names_only() -> None:
-    imported = [
-        name.name
-        for block in code_blocks(GUIDE, "python")
-        for node in ast.walk(ast.parse(block))
-        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "connector"
-        for name in node.names
-    ]
-    assert imported
-    assert set(imported) <= set(connector.__all__)
+@pytest.mark.parametrize("guide", ["write-a-sink", "write-a-transform", "runtime-parameters"])
+def test_the_guides_to_plugins_import_public_names_only(guide: str) -> None:
+    public = {"connector": connector.__all__, "connector.testing": connector.testing.__all__}
+    for block in code_blocks(ROOT / f"docs/guides/{guide}.md", "python"):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "connector":
+                assert {name.name for name in node.names} <= set(public.get(node.module or "", ()))
