@@ -8,13 +8,14 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from unittest import mock
 
 from confluent_kafka import KafkaError, KafkaException
 
-from connector import Sink, SinkContext
+from connector import Sink, SinkContext, Transform
 from connector.api.settings import Settings
 from connector.api.source_event import Idle
 from connector.commit.schedule import CommitSchedule
@@ -35,12 +36,16 @@ from connector.testing.memory_source import MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from typing import Self
+    from typing import Self, TypeAlias
 
     from connector import Batch, LaneInfo, StoredPosition
+    from connector.api.errors import ConnectorError
     from connector.api.event import Event
     from connector.api.source_event import Source, SourceEvent
     from connector.lane.lane import Lane
+    from connector.pipeline.messages import Report
+
+    PipelineMaker: TypeAlias = Callable[[int, int, Sequence[Event]], Pipeline]
 
 E = TypeVar("E")
 
@@ -127,6 +132,68 @@ class RecordingSink(Sink[Settings]):
         if self._destination.claim_errors:
             raise self._destination.claim_errors.pop(0)
         return (self._destination.stored or {}).get((lane.topic, lane.partition))
+
+
+@dataclass(slots=True)
+class Submission:
+    """A batch at an asynchronous sink, and how to say what became of it."""
+
+    batch: Batch
+    done: Callable[[ConnectorError | None], None]
+
+    @property
+    def offsets(self) -> list[int]:
+        """Its records."""
+        return list(self.batch.column("offset"))
+
+
+class HeldDestination(Destination):
+    """Its sinks acknowledge asynchronously, three batches at a time, when a test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.submitted: list[Submission] = []
+        self.submit_errors: list[Exception] = []
+
+    def make(self, pipeline: int) -> Sink[Any]:
+        return HeldSink(Settings(), SinkContext(group_id="g", pipeline=pipeline), self)
+
+    def settle(self, index: int, error: Exception | None = None) -> None:
+        """Say, on the test's thread, that a submission is durable, or has failed."""
+        submission = self.submitted[index]
+        if error is None:
+            self.written.extend(submission.batch.rows("topic", "partition", "offset"))
+        submission.done(error)  # type: ignore[arg-type]  # a sink with a bug says other things than it should
+
+
+class HeldSink(RecordingSink):
+    """Keeps what is submitted."""
+
+    max_in_flight = 3
+
+    def __init__(self, settings: Settings, context: SinkContext, destination: HeldDestination) -> None:
+        super().__init__(settings, context, destination)
+        self._held = destination
+
+    def submit(self, batch: Batch, done: Callable[[ConnectorError | None], None]) -> None:
+        if self._held.submit_errors:
+            raise self._held.submit_errors.pop(0)
+        self._held.submitted.append(Submission(batch, done))
+
+
+class FunctionTransform(Transform[Settings]):
+    """A transform from a function."""
+
+    def __init__(self, function: Callable[[Batch], Batch]) -> None:
+        super().__init__(Settings(), SinkContext(group_id="g"))
+        self._function = function
+        self.is_closed = False
+
+    def apply(self, batch: Batch) -> Batch:
+        return self._function(batch)
+
+    def close(self) -> None:
+        self.is_closed = True
 
 
 class Driver(Protocol):
@@ -384,6 +451,9 @@ class Engine:
         commit_interval: float = 0.02,
         drain_timeout: float = 5.0,
         shutdown_timeout: float = 5.0,
+        transforms: Sequence[tuple[str, Callable[[], Transform[Any]]]] = (),
+        publish: Callable[[Controller], None] = lambda _: None,
+        maker: Callable[[Callable[[Report], None]], PipelineMaker] | None = None,
     ) -> None:
         self.driver = driver
         self.destination = destination or Destination()
@@ -396,7 +466,7 @@ class Engine:
             return Pipeline(
                 number=number,
                 incarnation=incarnation,
-                plugins=Plugins(self._sink_maker(number)),
+                plugins=Plugins(self._sink_maker(number), transforms),
                 rejects=make_rejects(driver.metrics, on_poison),
                 settings=self.settings,
                 metrics=driver.metrics,
@@ -406,13 +476,13 @@ class Engine:
 
         self.controller = _ObservedController(
             source=driver.source,
-            fleet=Fleet(make_pipeline, pipelines),
+            fleet=Fleet(maker(reports.put) if maker is not None else make_pipeline, pipelines),
             supervisor=Supervisor(Backoff(initial=0.02, maximum=0.05), limit=3),
             reports=reports,
             schedule=CommitSchedule(commit_interval, tight_interval=0.01),
             metrics=driver.metrics,
             settings=ControllerSettings(drain_timeout, shutdown_timeout, lane_idle_timeout),
-            publish=lambda _: None,
+            publish=publish,
         )
         self.pipelines = self.controller.fleet.pipelines
         self.report: ExitReport | None = None

@@ -6,16 +6,18 @@ import contextlib
 import threading
 import time
 from itertools import count
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from connector import LaneId, Offset, PartitionId
 from connector.api.barrier import DrainBarrier
 from connector.api.event import CloseReason, Stop, StopCause
 from connector.api.types import Epoch
+from connector.dlq.flood import FloodLimit
+from connector.dlq.writer import DeadLetterWriter
 from connector.lane.lane import Chunk, Lane, size_bytes
 from connector.pipeline.batcher import BatchLimits
-from connector.pipeline.messages import AddLanes, DropLanes, Finish, Finished, StopLanes
-from connector.pipeline.rejects import OnPoison
+from connector.pipeline.messages import Acked, AddLanes, DropLanes, Finish, Finished, StopLanes
+from connector.pipeline.rejects import OnPoison, Rejects
 from connector.pipeline.worker import Pipeline, PipelineSettings, Plugins
 from connector.sink.retry import Backoff
 from connector.telemetry.metrics import Metrics
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Message
 
+    from connector.api.event import Event
+    from connector.api.transform import Transform
+    from connector.dlq.letter import Letter
     from connector.pipeline.messages import Report
 
 R = TypeVar("R")
@@ -35,20 +40,58 @@ R = TypeVar("R")
 QUICK = PipelineSettings(limits=BatchLimits(linger_seconds=0.0), backoff=Backoff(initial=0.01, maximum=0.02))
 
 
+class FakeLetters(DeadLetterWriter):
+    """Confirms dead letters, unless `errors` has something to raise instead; `before` is called first each time."""
+
+    def __init__(self) -> None:
+        self.confirmed: list[Letter] = []
+        self.errors: list[Exception] = []
+        self.before: Callable[[], None] = lambda: None
+
+    def check(self) -> None:
+        """The topic is there."""
+
+    def write(self, letters: list[Letter]) -> None:
+        if letters:
+            self.before()
+            if self.errors:
+                raise self.errors.pop(0)
+            self.confirmed += letters
+            letters.clear()
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def rejects(self, metrics: Metrics) -> Rejects:
+        """Return what ends poison records here, without a limit."""
+        flood = FloodLimit(max_ratio=1, window=1000, max_consecutive=0)
+        return Rejects(OnPoison.DLQ, "group", metrics, flood, self)
+
+
 class OnePipeline:
     """`with OnePipeline(settings).running() as bench`; `destination` says how its sink behaves."""
 
-    def __init__(self, settings: PipelineSettings = QUICK, on_poison: OnPoison = OnPoison.FAIL) -> None:
-        self.destination = Destination()
+    def __init__(
+        self,
+        settings: PipelineSettings = QUICK,
+        on_poison: OnPoison = OnPoison.FAIL,
+        *,
+        destination: Destination | None = None,
+        transforms: Sequence[tuple[str, Callable[[], Transform[Any]]]] = (),
+        rejects: Callable[[Metrics], Rejects] | None = None,
+        notices: Sequence[Event] = (),
+    ) -> None:
+        self.destination = destination or Destination()
         self.metrics = Metrics()
         self.reports: list[Report] = []
         self.pipeline = Pipeline(
             number=0,
-            plugins=Plugins(lambda: self.destination.make(0)),
-            rejects=make_rejects(self.metrics, on_poison),
+            plugins=Plugins(lambda: self.destination.make(0), transforms),
+            rejects=rejects(self.metrics) if rejects else make_rejects(self.metrics, on_poison),
             settings=settings,
             metrics=self.metrics,
             report=self.reports.append,
+            notices=notices,
         )
         self._ids = count(1)
         self._added = threading.Event()
@@ -111,6 +154,18 @@ class OnePipeline:
         """Wait until exactly these are written of a lane's partition."""
         key = (lane.topic, lane.partition)
         self.until(lambda: self.destination.offsets(key) == list(offsets), f"{key} holds {list(offsets)[-10:]}")
+
+    def told(self, *kinds: type[Event]) -> list[Event]:
+        """Return the events that the sink was given, of some kinds or all, in order."""
+        return [event for _, event in list(self.destination.events) if isinstance(event, kinds or object)]
+
+    def retrying(self, lane: Lane, failures: int = 1) -> None:
+        """Wait until a lane is in backoff after so many failures."""
+        self.until(lambda: (retry := self.pipeline.retries.get(lane.id)) is not None and retry.failures >= failures)
+
+    def acked(self, lane: Lane) -> list[int]:
+        """Return the numbers of a lane's batches that are done, in the order of their acknowledgements."""
+        return [report.sequence for report in self.find(Acked) if report.lane == lane.id]
 
     def sizes(self) -> list[int]:
         """Return how many records each durable batch has."""
