@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.oracle import ends, judge, wait_until_committed
-from tests.support.scenario import Scenario, Traffic, metric, wait_until_copy
+from tests.support.process import wait_until
+from tests.support.scenario import Scenario, Traffic, held, metric, wait_until_copy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -149,6 +150,38 @@ def test_a_crashed_pipeline_replays_its_lanes_from_the_watermark_and_no_other_la
     assert len({entry["lane"] for entry in other.of("Input")}) == PARTITIONS // 2
     meanwhile = [entry["lane"] for entry in other.of("Input") if bug["at"] < entry["at"] < restarted["at"]]
     assert len(set(meanwhile)) == PARTITIONS // 2
+
+
+def test_a_rebalance_between_a_crash_and_the_restart_spends_no_drain_timeout_and_loses_nothing(
+    kafka: Kafka, group_protocol: str, tmp_path: Path
+) -> None:
+    topic = kafka.create_topic(partitions=PARTITIONS)
+    settings = {**_plugin(tmp_path, once=True), "CONNECTOR_RETRY_INITIAL": "12s", "CONNECTOR_DRAIN_TIMEOUT": "20s"}
+    scenario = Scenario(kafka, group_protocol, [topic], tmp_path, settings)
+    first, second = scenario.copy("first"), scenario.copy("second")
+    with first, Traffic(kafka, [topic], portion=200) as traffic:
+        wait_until_copy(
+            first, "both write", lambda: len(d := _diaries(tmp_path)) == 2 and all(each.of("Input") for each in d)
+        )
+        (tmp_path / "bug").touch()
+        first.wait_for_event("pipeline_failed")
+        with second:
+            wait_until(lambda: len(held(first)) == len(held(second)) == 2, timeout=40, what="both hold two")
+            drains = [entry["drain_seconds"] for entry in first.events("lanes_revoked")]
+            assert not any(diary.of("NodeRestarted") for diary in _diaries(tmp_path)), "too late to prove anything"
+            wait_until_copy(first, "it is started anew", lambda: any(d.of("NodeRestarted") for d in _diaries(tmp_path)))
+            traffic.stop()
+            wait_until_committed(kafka, scenario.group, [topic])
+            assert (first.terminate(), second.terminate()) == (0, 0)
+    diaries = _diaries(tmp_path)
+    crashed = next(diary for diary in diaries if diary.of("Bug"))
+    half_done = crashed.entries[crashed.entries.index(crashed.of("Bug")[0]) - 1]
+    verdict = judge(sum((diary.written() for diary in diaries), Counter()), ends(kafka, [topic]))
+    print(f"{group_protocol}: {traffic.produced} records, drains {drains} s, {verdict}")
+    assert verdict.lost == ()
+    assert verdict.repeated == {(topic, half_done["partition"], offset): 1 for offset in half_done["offsets"]}
+    assert drains
+    assert sum(drains) < 5
 
 
 def test_a_sink_that_crashes_again_and_again_ends_it_with_7_after_five_restarts(
