@@ -71,5 +71,9 @@ class Settings(BaseModel):
         """Return what is wrong with the fields together, in a process of so many pipelines; each says the way out."""
         return []
 
+    def delete_problems(self) -> list[str]:
+        """Return why a sink with these fields cannot do `CONNECTOR_TOMBSTONES=delete`; each says the way out."""
+        return []
+
 
 __all__ = ["Duration", "Field", "Secret", "Settings", "Size", "format_duration", "parse_duration", "parse_size"]

@@ -8,7 +8,7 @@ any other exception is taken as a bug in the sink and is fatal.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar, get_args, get_origin
 
 from connector.api.event import Event, Input
 from connector.api.settings import Settings
@@ -31,6 +31,7 @@ class SinkContext:
     pipeline: int = 0  # number of the pipeline in this process
     pipelines: int = 1
     host: str = "localhost"
+    tombstones: Literal["write", "delete"] = "write"  # what a record without a value is to do; others never come
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +65,6 @@ class Sink(Generic[S]):
     """Model of the runtime parameters that this sink takes, a field for each key; None: it takes none."""
     max_in_flight: ClassVar[int] = 1
     """Above 1 the sink acknowledges asynchronously: `submit` takes the place of `write`, so many batches at a time."""
-    is_idempotent: ClassVar[bool] = False
-    """Whether a batch that is written again leaves the destination as it was, so that a replay cannot be seen."""
-    deletes: ClassVar[bool] = False
-    """Whether a record without a value (a tombstone) deletes what its key names: `CONNECTOR_TOMBSTONES=delete`."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -110,6 +107,20 @@ class Sink(Generic[S]):
 
     def close(self) -> None:
         """Let go of everything; called once, also after a failed `open`."""
+
+    @property
+    def is_idempotent(self) -> bool:
+        """Whether a batch that is written again leaves the destination as it was, so that a replay cannot be seen."""
+        return False
+
+    @property
+    def deletes(self) -> bool:
+        """Whether a record without a value (a tombstone) can delete what its key names: `CONNECTOR_TOMBSTONES=delete`.
+
+        It does so when `context.tombstones` is `delete`; otherwise such a record is written like others. Asked before
+        `open`.
+        """
+        return False
 
     @property
     def holds_positions(self) -> bool:

@@ -84,7 +84,11 @@ class Workshop:
     def _context(self, number: int) -> SinkContext:
         settings = self.config.settings
         return SinkContext(
-            group_id=settings.group_id, pipeline=number, pipelines=settings.pipelines, host=platform.node()
+            group_id=settings.group_id,
+            pipeline=number,
+            pipelines=settings.pipelines,
+            host=platform.node(),
+            tombstones="delete" if settings.tombstones == "delete" else "write",
         )
 
     def _make_rejects(self) -> Rejects:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from connector.api.errors import ConfigError
+from connector.api.sink import SinkContext
 from connector.config.display import MASK, is_secret, mask_credentials
 from connector.config.fields import broken_rule, plain_value
 from connector.config.later import LATER_VALUES, later_name
@@ -144,8 +145,7 @@ def reload_plugin(config: Config, operator_id: str) -> Config:
     if operator_id == SINK.noun:
         sink = config.plugins.reload(SINK, config.settings.sink)
         loading.dropped(config.sink, sink, config.texts, SINK_PREFIX)
-        loading.tombstones(config.settings, sink)
-        settings = loading.plugin_settings(sink, config.texts, SINK_PREFIX, config.settings.pipelines)
+        settings = loading.sink_settings(sink, config.texts, config.settings)
         if loading.problems or settings is None:
             raise ConfigError("\n".join(loading.problems))
         return replace(config, sink=sink, sink_settings=settings)
@@ -189,8 +189,7 @@ class _Loading:
         wrong |= self._properties(properties)
         client = _client_settings(settings, properties)
         self._together(settings, client, wrong)
-        sink_settings = self.plugin_settings(sink, texts, SINK_PREFIX, settings.pipelines)
-        self.tombstones(settings, sink)
+        sink_settings = self.sink_settings(sink, texts, settings)
         configured = [
             TransformConfig(name, transform, made)
             for name, transform in (transforms or {}).items()
@@ -380,12 +379,22 @@ class _Loading:
         self.problems += map(_foreign, problems)
         return map(_foreign, warnings)
 
-    def tombstones(self, settings: ConnectorSettings, sink: type[Sink[Any]] | None) -> None:
-        """Ask whether the sink can do what `CONNECTOR_TOMBSTONES` wants."""
-        if settings.tombstones == "delete" and sink is not None and not sink.deletes:
-            self.problems.append(
-                f"CONNECTOR_TOMBSTONES=delete: the sink {settings.sink} cannot delete. Set it to write, ignore or fail."
-            )
+    def sink_settings(
+        self, sink: type[Sink[Any]] | None, texts: Mapping[str, str], settings: ConnectorSettings
+    ) -> Settings | None:
+        """Return the settings of the sink, or None with a problem told.
+
+        Under `CONNECTOR_TOMBSTONES=delete` an instance, which is never opened, is asked whether it deletes.
+        """
+        made = self.plugin_settings(sink, texts, SINK_PREFIX, settings.pipelines)
+        if sink is not None and made is not None and settings.tombstones == "delete":
+            found = made.delete_problems()
+            context = SinkContext(settings.group_id, pipelines=settings.pipelines, tombstones="delete")
+            if not found and not sink(made, context).deletes:
+                cannot = f"the sink {settings.sink} cannot delete. Set it to write, ignore or fail."
+                found = [f"CONNECTOR_TOMBSTONES=delete: {cannot}"]
+            self.problems += map(_foreign, found)
+        return made
 
     def plugin_settings(
         self, plugin: type[Sink[Any] | Transform[Any]] | None, texts: Mapping[str, str], prefix: str, pipelines: int

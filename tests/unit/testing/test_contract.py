@@ -211,7 +211,7 @@ class Deleting(Lines):
 
     def write(self, batch: Batch) -> None:
         for number, (key, value) in enumerate(batch.rows("key", "value")):
-            if value is None:
+            if value is None and self.context.tombstones == "delete":
                 kept = [line for line in self.path.read_text().splitlines() if ast.literal_eval(line)[4] != key]
                 self.path.write_text("".join(f"{line}\n" for line in kept))
             else:
@@ -545,6 +545,31 @@ class SaysThatItDeletes(Lines):
         self.append([row for row in batch.rows(*FIELDS) if row[3] is not None])
 
 
+class DeletesFirst(Deleting):
+    """Lets a tombstone delete what earlier batches wrote, and not what is before it in its own."""
+
+    def write(self, batch: Batch) -> None:
+        values = batch.column("value")
+        for is_last in (False, True):
+            super().write(batch.select([number for number, value in enumerate(values) if (value is None) != is_last]))
+
+
+class DeletesLast(Deleting):
+    """Lets a tombstone delete what comes after it, too."""
+
+    def write(self, batch: Batch) -> None:
+        values = batch.column("value")
+        for is_last in (False, True):
+            super().write(batch.select([number for number, value in enumerate(values) if (value is None) == is_last]))
+
+
+class DeletesUnasked(Deleting):
+    """Deletes although tombstones are to be written."""
+
+    def __init__(self, settings: PathSettings, context: SinkContext) -> None:
+        super().__init__(settings, type(context)(context.group_id, tombstones="delete"))
+
+
 class AnswersTwice(Background):
     def finish(self, batch: Batch, done: Callable[[ConnectorError | None], None]) -> None:
         super().finish(batch, done)
@@ -666,7 +691,10 @@ BROKEN: list[tuple[type[Sink[Any]], str, str]] = [
     (NamesNoRecord, "test_a_bad_record_is_the_only_one_that_is_left_out", r"names the records \[13\] of a batch of 5"),
     (DropsTheRest, "test_a_bad_record_is_the_only_one_that_is_left_out", r"lost: contract\[0\]@4"),
     (SkipsBadRecords, "test_a_bad_record_is_the_only_one_that_is_left_out", r"the refused records are \[\]"),
+    (DeletesUnasked, "test_null_empty_and_undecodable_are_written_as_they_are_or_refused", r"lost: contract\[0\]@0"),
     (SaysThatItDeletes, "test_a_tombstone_deletes_what_its_key_names", r"stored, though .*@1"),
+    (DeletesFirst, "test_a_tombstone_deletes_what_its_key_names", r"stored, though .*@4"),
+    (DeletesLast, "test_a_tombstone_deletes_what_its_key_names", r"lost: contract\[0\]@8"),
     (AnswersTwice, "test_every_batch_in_flight_is_acknowledged_once", "more than once"),
     (FailsInFlight, "test_every_batch_in_flight_is_acknowledged_once", "batch 1 of 5 in flight was not written"),
     (ReordersWhatIsInFlight, "test_batches_in_flight_keep_their_order_and_are_durable", "@0 is stored after @5"),
