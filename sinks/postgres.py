@@ -1,7 +1,8 @@
 """PostgreSQL sink: one transaction for each batch, and with `positions` the lane's position in that transaction too.
 
 A batch is one `INSERT … SELECT … FROM unnest(arrays)`. Every array is of text, bigint or bytea, and the server casts
-it to the type of the column, so a table that is there already may have types of its own.
+it to the type of the column, so a table that is there already may have types of its own. Where tombstones delete, a
+`DELETE` of their keys goes before it, and the insert leaves out each key whose last record is a tombstone.
 
 With positions, a lane is claimed by writing a fresh owner token into its row of the positions table, and each write
 first moves that row on, from the position and for the owner that it expects. The row lock puts writers of one partition
@@ -17,6 +18,7 @@ import contextlib
 import re
 import uuid
 from dataclasses import dataclass
+from itertools import compress
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, ConfigDict
@@ -36,7 +38,7 @@ from connector import (
     StoredPosition,
     TransientError,
 )
-from sinks.table import MODE_DESCRIPTION, Column, Mode, TableLayout, TableSettings, check_table
+from sinks.table import MODE_DESCRIPTION, Column, Mode, TableLayout, TableSettings, check_table, tombstones
 from sinks.values import convert, header_texts, span, to_bytes, to_json
 
 try:
@@ -74,7 +76,9 @@ _NEW_TYPES = {
     "headers": "json",  # not jsonb, which has no NUL in strings
 }
 _JSON = ("json", "jsonb")
-_ORDINAL = sql.Identifier(":ordinal")  # no column can be called so, since a colon ends its name in the setting
+# No column can be called so, since a colon ends its name in the setting.
+_ORDINAL = sql.Identifier(":ordinal")
+_TOMBSTONE = sql.Identifier(":tombstone")
 _PARAMETERS = "\0"  # stands for them while percent signs in names are doubled; no name can have one
 _CREATE_POSITIONS = sql.SQL(
     "CREATE TABLE IF NOT EXISTS {} (group_id text, topic text, partition integer, next_offset bigint, topic_id text, "
@@ -167,12 +171,21 @@ class PostgresSink(Sink[PostgresSettings]):
 
     def __init__(self, settings: PostgresSettings, context: SinkContext) -> None:
         super().__init__(settings, context)
-        self.is_idempotent = settings.mode != "insert"  # type: ignore[misc]  # declared for a class, and settings decide
         self._layout = TableLayout(settings)
         self._connection: psycopg.Connection | None = None
-        self._inserts: dict[str, _Insert] = {}  # for each topic whose table has been looked at
+        self._writers: dict[str, _Writer] = {}  # for each topic whose table has been looked at
         self._claims: dict[LaneId, _Claim] = {}
         self._positions = _table_name(settings.positions_table)
+
+    @property
+    def is_idempotent(self) -> bool:
+        """Whether a repeat meets its own row."""
+        return self.settings.mode != "insert"
+
+    @property
+    def deletes(self) -> bool:
+        """Whether the key of a record tells its row."""
+        return not self.settings.delete_problems()
 
     @property
     def holds_positions(self) -> bool:
@@ -228,13 +241,13 @@ class PostgresSink(Sink[PostgresSettings]):
         if not batch and not self.settings.positions:
             return
         metadata = batch.metadata
-        insert = self._inserts.get(metadata.topic) or self._prepare(metadata.topic)
-        parameters = insert.parameters(batch)
+        writer = self._writers.get(metadata.topic) or self._prepare(metadata.topic)
+        steps = writer.steps(batch) if batch else ()
         with self._transaction(span(batch)) as connection:
             if self.settings.positions:
                 self._move_position(connection, batch)
-            if batch:
-                connection.execute(insert.statement, parameters)
+            for statement, arrays in steps:
+                connection.execute(statement, arrays)
         if self.settings.positions:
             self._claims[metadata.lane].expected = metadata.next_offset
 
@@ -259,7 +272,7 @@ class PostgresSink(Sink[PostgresSettings]):
                 "that looked lost"
             )
 
-    def _prepare(self, topic: str) -> _Insert:
+    def _prepare(self, topic: str) -> _Writer:
         """Make the table if it is missing, look at its columns, and keep what writes to it."""
         table = _table_name(self.settings.table, topic=topic)
         with self._transaction(f"prepare {table.as_string()}") as connection:
@@ -268,7 +281,7 @@ class PostgresSink(Sink[PostgresSettings]):
                 if self._layout.reads_json:
                     raise ConfigError(
                         f"there is no table {table.as_string()}, and the types of the columns that "
-                        "CONNECTOR_SINK_COLUMNS takes out of the value are yours to choose. Create the table, with the "
+                        "CONNECTOR_SINK_COLUMNS takes out of JSON are yours to choose. Create the table, with the "
                         "columns of CONNECTOR_SINK_KEY_COLUMNS as its primary key."
                     )
                 _create(connection, self._creation(table))
@@ -279,8 +292,9 @@ class PostgresSink(Sink[PostgresSettings]):
                 f"the table {table.as_string()} has no column {', '.join(missing)}. Add it, or set "
                 "CONNECTOR_SINK_COLUMNS to columns that the table has."
             )
-        insert = self._inserts[topic] = _Insert(self._layout, self.settings.mode, table, types)
-        return insert
+        deletes = self.context.tombstones == "delete"
+        writer = self._writers[topic] = _Writer(self._layout, self.settings.mode, table, types, deletes=deletes)
+        return writer
 
     def _creation(self, table: sql.Identifier) -> sql.Composed:
         parts: list[sql.Composable] = [
@@ -353,15 +367,17 @@ class PostgresSink(Sink[PostgresSettings]):
         return text
 
 
-class _Insert:
-    """The statement that writes batches of one topic, and its parameters: an array for each column."""
+class _Writer:
+    """The statements that write batches of one topic, and their parameters: an array for each column."""
 
-    def __init__(self, layout: TableLayout, mode: Mode, table: sql.Identifier, types: dict[str, str]) -> None:
+    def __init__(
+        self, layout: TableLayout, mode: Mode, table: sql.Identifier, types: dict[str, str], *, deletes: bool
+    ) -> None:
         self._layout = layout
         self._types = types
         columns = layout.columns
         names = _names([column.name for column in columns])
-        statement = sql.SQL("INSERT INTO {} ({}) {}").format(table, names, self._rows(mode))
+        insertion = sql.SQL("INSERT INTO {} ({}) {}").format(table, names, self._last_rows(mode, deletes=deletes))
         if mode != "insert":
             changes = [
                 sql.SQL("{} = {}").format(sql.Identifier(column.name), sql.Identifier("excluded", column.name))
@@ -369,31 +385,52 @@ class _Insert:
                 if mode == "upsert" and column.name not in layout.keys
             ]
             action = sql.SQL("UPDATE SET {}").format(sql.SQL(", ").join(changes)) if changes else sql.SQL("NOTHING")
-            statement += sql.SQL(" ON CONFLICT ({}) DO {}").format(_names(layout.keys), action)
-        arrays = ", ".join(f"%b::{self._array_type(column)}[]" for column in columns)
-        self.statement = sql.SQL(statement.as_string().replace("%", "%%").replace(_PARAMETERS, arrays))
+            insertion += sql.SQL(" ON CONFLICT ({}) DO {}").format(_names(layout.keys), action)
+        self._insertion = self._with_parameters(insertion, columns, deletes=deletes)
+        self._key_columns = [column for column in columns if column.name in layout.keys]
+        self._deletion = self._with_parameters(self._delete(table), self._key_columns) if deletes else None
 
-    def _rows(self, mode: Mode) -> sql.Composed:
+    def _last_rows(self, mode: Mode, *, deletes: bool) -> sql.Composed:
         columns = self._layout.columns
-        rows = sql.SQL("SELECT {}, {} FROM unnest({}) WITH ORDINALITY AS u ({}, {})").format(
-            sql.SQL(", ").join(
-                sql.SQL("{} AS {}").format(self._expression(number, column), sql.Identifier(column.name))
-                for number, column in enumerate(columns)
-            ),
-            _ORDINAL,
-            sql.SQL(_PARAMETERS),
-            sql.SQL(", ").join(sql.Identifier(f"c{number}") for number in range(len(columns))),
-            _ORDINAL,
-        )
+        rows = self._rows(columns, _TOMBSTONE, _ORDINAL) if deletes else self._rows(columns, _ORDINAL)
         names = _names([column.name for column in columns])
         if mode != "upsert" or any(column.field == "offset" for column in columns if column.name in self._layout.keys):
             return sql.SQL("SELECT {} FROM ({}) AS r").format(names, rows)
         # One statement cannot change a row twice, so the last record of a key stands for those before it; which keys
         # are equal is the server's to say.
         keys = _names(self._layout.keys)
-        return sql.SQL("SELECT DISTINCT ON ({}) {} FROM ({}) AS r ORDER BY {}, {} DESC").format(
-            keys, names, rows, keys, _ORDINAL
+        last = sql.SQL("SELECT DISTINCT ON ({}) * FROM ({}) AS r ORDER BY {}, {} DESC").format(
+            keys, rows, keys, _ORDINAL
         )
+        condition = sql.SQL(" WHERE NOT {}").format(_TOMBSTONE) if deletes else sql.SQL("")
+        return sql.SQL("SELECT {} FROM ({}) AS l{}").format(names, last, condition)
+
+    def _delete(self, table: sql.Identifier) -> sql.Composed:
+        keys = self._key_columns
+        matches = [
+            sql.SQL("{} = {}").format(sql.Identifier("t", key.name), sql.Identifier("r", key.name)) for key in keys
+        ]
+        return sql.SQL("DELETE FROM {} AS t USING ({}) AS r WHERE {}").format(
+            table, self._rows(keys, _ORDINAL), sql.SQL(" AND ").join(matches)
+        )
+
+    def _rows(self, columns: Sequence[Column], *more: sql.Identifier) -> sql.Composed:
+        """Return the query of the rows that the arrays are; `more` are names after those of the columns."""
+        return sql.SQL("SELECT {}, {} FROM unnest({}) WITH ORDINALITY AS u ({}, {})").format(
+            sql.SQL(", ").join(
+                sql.SQL("{} AS {}").format(self._expression(number, column), sql.Identifier(column.name))
+                for number, column in enumerate(columns)
+            ),
+            sql.SQL(", ").join(more),
+            sql.SQL(_PARAMETERS),
+            sql.SQL(", ").join(sql.Identifier(f"c{number}") for number in range(len(columns))),
+            sql.SQL(", ").join(more),
+        )
+
+    def _with_parameters(self, statement: sql.Composed, columns: Sequence[Column], *, deletes: bool = False) -> sql.SQL:
+        types = [*(self._array_type(column) for column in columns), *(["boolean"] if deletes else [])]
+        arrays = ", ".join(f"%b::{each}[]" for each in types)
+        return sql.SQL(statement.as_string().replace("%", "%%").replace(_PARAMETERS, arrays))
 
     def _array_type(self, column: Column) -> str:
         if column.field in ("partition", "offset", "timestamp"):
@@ -407,8 +444,8 @@ class _Insert:
             value = sql.SQL("(timestamptz 'epoch' + {} * interval '1 millisecond')").format(value)
         return sql.SQL("{}::{}").format(value, sql.SQL(type_name))
 
-    def parameters(self, batch: Batch) -> list[Sequence[Any]]:
-        """Return the arrays for `statement`.
+    def steps(self, batch: Batch) -> list[tuple[sql.SQL, list[Sequence[Any]]]]:
+        """Return the statements that write a batch, each with its arrays.
 
         Raises:
             PoisonError: A value that has no form for its column, or none in a key column.
@@ -417,16 +454,23 @@ class _Insert:
         for column in self._layout.columns:
             values[column.name] = self._column(batch, column, values.get(column.name, ()))
         self._layout.check_keys(batch, values)
-        return [values[column.name] for column in self._layout.columns]
+        arrays = [values[column.name] for column in self._layout.columns]
+        if self._deletion is None:
+            return [(self._insertion, arrays)]
+        gone = tombstones(batch)
+        steps = [(self._insertion, [*arrays, gone])]
+        if any(gone):
+            steps.insert(0, (self._deletion, [list(compress(values[key.name], gone)) for key in self._key_columns]))
+        return steps
 
     def _column(self, batch: Batch, column: Column, json_values: Sequence[Any]) -> Sequence[Any]:
         match column.field:
+            case _ if column.path:
+                values = json_values
             case "timestamp":
                 return batch.column("timestamp_ms")
             case "headers":
-                values: Sequence[Any] = header_texts(batch)
-            case "":
-                values = json_values
+                values = header_texts(batch)
             case field:
                 values = batch.column(field)
         array_type = self._array_type(column)
@@ -434,7 +478,7 @@ class _Insert:
             return values
         if array_type == "bytea":
             return convert(batch, values, to_bytes)
-        is_made = not column.field or column.field in batch.decoded  # by a decoder, so that a string is not JSON yet
+        is_made = bool(column.path) or column.field in batch.decoded  # by a decoder, so that a string is not JSON yet
         return convert(batch, values, _to_json_text if is_made and self._types[column.name] in _JSON else _to_text)
 
 

@@ -8,13 +8,15 @@ thread; after any error it is closed, which rolls back, and the next write opens
 from __future__ import annotations
 
 import sqlite3
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator
 
 from connector import ConfigError, ConnectorError, FatalError, Field, PoisonError, Sink, TransientError
-from sinks.table import TableLayout, TableSettings
+from sinks.table import Column, TableLayout, TableSettings, tombstones
 from sinks.values import convert, header_texts, iso_timestamps, span, to_json
 
 if TYPE_CHECKING:
@@ -31,7 +33,6 @@ _TYPES = {
     "key": "BLOB",
     "value": "BLOB",
     "headers": "TEXT",
-    "": "",  # a field of the value keeps the type that it has in JSON
 }
 _TRANSIENT = frozenset(
     (
@@ -69,10 +70,20 @@ class SqliteSink(Sink[SqliteSettings]):
 
     def __init__(self, settings: SqliteSettings, context: SinkContext) -> None:
         super().__init__(settings, context)
-        self.is_idempotent = settings.mode != "insert"  # type: ignore[misc]  # declared for a class, and settings decide
         self._layout = TableLayout(settings)
         self._database: sqlite3.Connection | None = None
-        self._statements: dict[str, str] = {}  # for each topic whose table is known to be there
+        # For each topic whose table is known to be there: what inserts a row, and what deletes one.
+        self._statements: dict[str, tuple[str, str]] = {}
+
+    @property
+    def is_idempotent(self) -> bool:
+        """Whether a repeat meets its own row."""
+        return self.settings.mode != "insert"
+
+    @property
+    def deletes(self) -> bool:
+        """Whether the key of a record tells its row."""
+        return not self.settings.delete_problems()
 
     def open(self) -> None:
         """Open the database, or make it.
@@ -111,7 +122,7 @@ class SqliteSink(Sink[SqliteSettings]):
         values = self._values(batch)
         self._layout.check_keys(batch, values)
         try:
-            self._insert(self._database or self._connect(), batch.metadata.topic, values)
+            self._apply(self._database or self._connect(), batch, values)
         except (OverflowError, UnicodeEncodeError) as error:
             self.close()
             raise PoisonError(f"{span(batch)}: a value does not fit into SQLite: {error}") from error
@@ -130,7 +141,7 @@ class SqliteSink(Sink[SqliteSettings]):
         values: dict[str, Sequence[Any]] = dict(self._layout.json_columns(batch))
         for column in self._layout.columns:
             match column.field:
-                case "":
+                case _ if column.path:
                     values[column.name] = convert(batch, values[column.name], _plain)
                 case "timestamp":
                     values[column.name] = iso_timestamps(batch)
@@ -142,28 +153,43 @@ class SqliteSink(Sink[SqliteSettings]):
                     values[column.name] = batch.column(field)
         return values
 
-    def _insert(self, database: sqlite3.Connection, topic: str, values: dict[str, Sequence[Any]]) -> None:
+    def _apply(self, database: sqlite3.Connection, batch: Batch, values: dict[str, Sequence[Any]]) -> None:
+        topic = batch.metadata.topic
         if topic not in self._statements:
             table = _quote(self.settings.table.format(topic=topic))
             database.execute(self._create(table))
-            self._statements[topic] = self._statement(table)
+            self._statements[topic] = self._insertion(table), self._deletion(table)
+        insertion, deletion = self._statements[topic]
         rows = zip(*(values[column.name] for column in self._layout.columns), strict=True)
         database.execute(
             "BEGIN IMMEDIATE"
         )  # a plain BEGIN may find out at its first write that it cannot be the writer
-        database.executemany(self._statements[topic], rows)
+        if self.context.tombstones == "delete":
+            keys = zip(*(values[key] for key in self._layout.keys), strict=True)
+            records = zip(tombstones(batch), rows, keys, strict=True)
+            for is_tombstone, run in groupby(records, itemgetter(0)):  # in order, so that the last of a key stands
+                if is_tombstone:
+                    database.executemany(deletion, [key for _, _, key in run])
+                else:
+                    database.executemany(insertion, [row for _, row, _ in run])
+        else:
+            database.executemany(insertion, rows)
         database.execute("COMMIT")
 
     def _create(self, table: str) -> str:
         parts = [
-            f"{_quote(column.name)} {_TYPES[column.field]}{' NOT NULL' if column.name in self._layout.keys else ''}"
+            f"{_quote(column.name)} {_type(column)}{' NOT NULL' if column.name in self._layout.keys else ''}"
             for column in self._layout.columns
         ]
         if self._layout.keys:
             parts.append(f"PRIMARY KEY ({', '.join(map(_quote, self._layout.keys))})")
         return f"CREATE TABLE IF NOT EXISTS {table} ({', '.join(parts)})"
 
-    def _statement(self, table: str) -> str:
+    def _deletion(self, table: str) -> str:
+        keys = " AND ".join(f"{_quote(key)} = ?" for key in self._layout.keys)
+        return f"DELETE FROM {table} WHERE {keys}"  # noqa: S608  # quoted
+
+    def _insertion(self, table: str) -> str:
         names = [_quote(column.name) for column in self._layout.columns]
         statement = f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"  # noqa: S608  # quoted
         if self.settings.mode == "insert":
@@ -187,6 +213,10 @@ class SqliteSink(Sink[SqliteSettings]):
                 "a new one made."
             )
         return FatalError(text)
+
+
+def _type(column: Column) -> str:
+    return "" if column.path else _TYPES[column.field]  # a field out of JSON keeps the type that it has there
 
 
 def _plain(value: Any) -> Any:

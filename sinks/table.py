@@ -1,7 +1,8 @@
 """What a record becomes in a table: settings and columns that the database sinks share.
 
-A column takes a field of the record (`@offset`) or a field of the value, read as JSON (`user.name`). By default there
-is one for each field of the record, and topic, partition and offset are the key: a repeated record meets its own row.
+A column takes a field of the record (`@offset`), or a field of the value (`user.name`) or of the key (`@key.id`), read
+as JSON. By default there is one for each field of the record, and topic, partition and offset are the key: a repeated
+record meets its own row. For a tombstone to delete a row, the record's key has to say which one.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ RECORD_FIELDS = ("topic", "partition", "offset", "timestamp", "key", "value", "h
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column and where it comes from: a field of the record, or, if `field` is empty, a path into the JSON value."""
+    """A column and where it comes from: a field of the record, or, with a path, what is there in its JSON."""
 
     name: str
     field: str
@@ -40,7 +41,7 @@ class Column:
 
 
 def parse_columns(text: str) -> tuple[Column, ...]:
-    """Return the columns of `id:id,name:user.name,position:@offset`.
+    """Return the columns of `id:@key.id,name:user.name,position:@offset`.
 
     Raises:
         ValueError: Another form, an unknown field of the record, or a column twice.
@@ -51,12 +52,14 @@ def parse_columns(text: str) -> tuple[Column, ...]:
         if not name or not source or ":" in source or not all(source.split(".")):
             raise ValueError(f"has {part.strip()!r}; write column:field, as in id:id,name:user.name,position:@offset")
         if not source.startswith("@"):
-            columns.append(Column(name, "", tuple(source.split("."))))
+            columns.append(Column(name, "value", tuple(source.split("."))))
         elif source[1:] in RECORD_FIELDS:
             columns.append(Column(name, source[1:]))
+        elif source.startswith("@key."):
+            columns.append(Column(name, "key", tuple(source.split(".")[1:])))
         else:
             known = ", ".join(f"@{field}" for field in RECORD_FIELDS)
-            raise ValueError(f"has {source!r}, which is no field of a record; there are {known}")
+            raise ValueError(f"has {source!r}, which is no field of a record; there are {known}, @key.field")
     names = [column.name for column in columns]
     for name in names:
         if names.count(name) > 1:
@@ -92,7 +95,8 @@ class TableSettings(Settings):
     columns: Annotated[str, AfterValidator(_check_columns)] = Field(
         default=",".join(f"{field}:@{field}" for field in RECORD_FIELDS),
         description="Comma list of column:field. A field is one of the record (@topic, @partition, @offset, "
-        "@timestamp, @key, @value, @headers) or of its value read as JSON, with dots into objects; NULL if missing",
+        "@timestamp, @key, @value, @headers), of its value read as JSON, with dots into objects (user.name), or of its "
+        "key read as JSON (@key.id); NULL if missing",
     )
     key_columns: str = Field(
         default="topic,partition,offset", description="Comma list of the columns that tell rows apart"
@@ -121,6 +125,29 @@ class TableSettings(Settings):
         )
         return [problem] if missing or not keys else []
 
+    def delete_problems(self) -> list[str]:
+        """Refuse settings under which the key of a record does not tell its row, or a row is not replaced."""
+        way_out = "or set CONNECTOR_TOMBSTONES to write, ignore or fail."
+        if self.mode != "upsert":
+            problem = (
+                f"CONNECTOR_TOMBSTONES=delete needs rows that follow the last record of their key, which those of "
+                f"CONNECTOR_SINK_MODE={self.mode} do not. Set CONNECTOR_SINK_MODE=upsert, {way_out}"
+            )
+            return [problem]
+        keys = parse_names(self.key_columns)
+        fields = {column.name: column.field for column in parse_columns(self.columns) if column.name in keys}
+        # A partition is no part of it: a key that moves when partitions are added would leave its old row behind.
+        others = [name for name, field in fields.items() if field not in ("key", "topic")]
+        if not others and "key" in fields.values():
+            return []
+        what = f"has {', '.join(others)}, and" if others else "takes nothing from the key, and"
+        problem = (
+            f"CONNECTOR_TOMBSTONES=delete: CONNECTOR_SINK_KEY_COLUMNS={self.key_columns} {what} only its key tells "
+            "which row a tombstone deletes. Name columns that CONNECTOR_SINK_COLUMNS takes from the key, as in id:@key "
+            f"or id:@key.id, {way_out}"
+        )
+        return [problem]
+
 
 class TableLayout:
     """The columns of a sink's tables, parsed once, and their values in a batch."""
@@ -131,15 +158,14 @@ class TableLayout:
         self.reads_json = any(column.path for column in self.columns)
 
     def json_columns(self, batch: Batch) -> dict[str, list[Any]]:
-        """Return the values of the columns that come out of the JSON value, by column name; a missing field is None.
+        """Return the values of the columns that come out of JSON, by column name; a missing field is None.
 
         Raises:
-            PoisonError: A value that is not a JSON object.
+            PoisonError: A value or key that is not a JSON object.
         """
-        if not self.reads_json:
-            return {}
-        documents = _documents(batch)
-        return {column.name: _walk(documents, column.path) for column in self.columns if column.path}
+        columns = [column for column in self.columns if column.path]
+        documents = {field: _documents(batch, field) for field in {column.field: None for column in columns}}
+        return {column.name: _walk(documents[column.field], column.path) for column in columns}
 
     def check_keys(self, batch: Batch, values: dict[str, Sequence[Any]]) -> None:
         """See that no key column is NULL: it would match nothing, and each repeat would be a new row.
@@ -153,20 +179,24 @@ class TableLayout:
                 raise PoisonError(f"{position(batch, index)} has no value for the key column {key!r}")
 
 
-def _documents(batch: Batch) -> list[dict[str, Any]]:
-    values = batch.column("value")
+def tombstones(batch: Batch) -> list[bool]:
+    """Return for each record whether it has no value, as decoder and transforms have left it."""
+    return [value is None for value in batch.column("value")]
+
+
+def _documents(batch: Batch, field: str) -> list[dict[str, Any]]:
     documents = []
-    for index, value in enumerate(values):
+    for index, value in enumerate(batch.column(field)):
         document = value
         if isinstance(value, (bytes, str)):
             try:
                 document = orjson.loads(value)
             except orjson.JSONDecodeError as error:
-                raise PoisonError(f"{position(batch, index)} has a value that is not JSON: {error}") from error
+                raise PoisonError(f"{position(batch, index)} has a {field} that is not JSON: {error}") from error
         if document is None:  # a tombstone has no fields
             document = {}
         if not isinstance(document, dict):
-            raise PoisonError(f"{position(batch, index)} has a value that is JSON, but not an object with fields")
+            raise PoisonError(f"{position(batch, index)} has a {field} that is JSON, but not an object with fields")
         documents.append(document)
     return documents
 

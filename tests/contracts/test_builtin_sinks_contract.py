@@ -139,12 +139,20 @@ class TestSqliteWithJson(TestSqlite):
         return SqliteSettings(path=f"{tmp_path}/records.db", columns=_JSON_COLUMNS)
 
 
+class TestSqliteByKey(TestSqlite):
+    """Rows by the keys of records, so that tombstones can delete."""
+
+    def make_settings(self, tmp_path: Path) -> SqliteSettings:
+        return SqliteSettings(path=f"{tmp_path}/records.db", key_columns="key")
+
+
 @pytest.mark.postgres
 class TestPostgres(SinkContract[PostgresSettings]):
     """As it is by default."""
 
     sink_type = PostgresSink
     options: dict[str, Any] = {}  # noqa: RUF012 - read only
+    order = "ctid"
 
     @pytest.fixture(autouse=True)
     def _database(self, postgres_dsn: str) -> None:
@@ -155,7 +163,7 @@ class TestPostgres(SinkContract[PostgresSettings]):
 
     def read_back(self, settings: PostgresSettings) -> list[tuple[Any, ...]]:
         with psycopg.connect(self._dsn) as connection:
-            rows = connection.execute(f"SELECT {_COLUMNS} FROM records ORDER BY ctid")
+            rows = connection.execute(f"SELECT {_COLUMNS} FROM records ORDER BY {self.order}")
             return [read_row(row) for row in rows]
 
     @contextlib.contextmanager
@@ -169,6 +177,20 @@ class TestPostgresWithoutKey(TestPostgres):
     """Where a repeat leaves a row of its own."""
 
     options = {"mode": "insert", "primary_key": False}  # noqa: RUF012 - read only
+
+
+class TestPostgresByKey(TestPostgres):
+    """Rows by the keys of records, so that tombstones can delete."""
+
+    options = {"mode": "upsert", "key_columns": "key"}  # noqa: RUF012 - read only
+    order = '"offset"'  # a batch is folded by key, and stored in no order
+
+
+class TestPostgresByKeyWithPositions(TestPostgres):
+    """Both in one transaction."""
+
+    options = {**TestPostgresByKey.options, "positions": True}  # noqa: RUF012 - read only
+    order = TestPostgresByKey.order
 
 
 class TestPostgresWithPositions(TestPostgres):

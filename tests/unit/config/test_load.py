@@ -439,6 +439,32 @@ def test_tombstones_delete_only_where_the_sink_can() -> None:
         assert loaded(SINK="null", TOMBSTONES=policy).settings.tombstones == policy
 
 
+@pytest.mark.parametrize(
+    "sink", [{"SINK": "sqlite", "SINK_PATH": "/f.db"}, {"SINK": "postgres", "SINK_DSN": "host=nowhere"}], ids=str
+)
+def test_tombstones_delete_only_where_the_sinks_settings_tell_the_row(sink: dict[str, str]) -> None:
+    delete = {**sink, "TOMBSTONES": "delete", "SINK_MODE": "upsert"}
+    assert problem(**delete) == (
+        "CONNECTOR_TOMBSTONES=delete: CONNECTOR_SINK_KEY_COLUMNS=topic,partition,offset has partition, offset, and "
+        "only its key tells which row a tombstone deletes. Name columns that CONNECTOR_SINK_COLUMNS takes from the "
+        "key, as in id:@key or id:@key.id, or set CONNECTOR_TOMBSTONES to write, ignore or fail."
+    )
+    by_key = {"SINK_COLUMNS": "id:@key,v:@value", "SINK_KEY_COLUMNS": "id"}
+    assert loaded(**delete, **by_key).settings.tombstones == "delete"
+    assert problem(**{**delete, **by_key, "SINK_MODE": "ignore"}) == (
+        "CONNECTOR_TOMBSTONES=delete needs rows that follow the last record of their key, which those of "
+        "CONNECTOR_SINK_MODE=ignore do not. Set CONNECTOR_SINK_MODE=upsert, or set CONNECTOR_TOMBSTONES to write, "
+        "ignore or fail."
+    )
+    assert loaded(**{**delete, "TOMBSTONES": "write"})
+
+
+@pytest.mark.usefixtures("every_sink")
+def test_a_sink_that_deletes_whatever_its_settings_is_taken_for_tombstones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loaded(SINK_PATH="/one").sink, "deletes", True, raising=True)
+    assert loaded(SINK_PATH="/one", TOMBSTONES="delete").settings.tombstones == "delete"
+
+
 # Transforms, and plugins in a directory.
 
 TAG = """

@@ -16,15 +16,19 @@ def test_by_default_there_is_a_column_for_each_field_and_a_repeated_record_has_i
     assert layout.keys == ("topic", "partition", "offset")
 
 
-def test_a_mapping_takes_fields_of_the_record_and_of_its_json_value() -> None:
-    assert parse_columns(" id:id, name : user.name,at:@offset") == (
-        Column("id", "", ("id",)),
-        Column("name", "", ("user", "name")),
+def test_a_mapping_takes_fields_of_the_record_and_of_its_json_value_and_key() -> None:
+    assert parse_columns(" id:id, name : user.name,at:@offset,k:@key,of:@key.user.id") == (
+        Column("id", "value", ("id",)),
+        Column("name", "value", ("user", "name")),
         Column("at", "offset"),
+        Column("k", "key"),
+        Column("of", "key", ("user", "id")),
     )
 
 
-@pytest.mark.parametrize("columns", ["", "id", "id:", ":id", "a:b:c", "a:b..c", "a:@nothing", "a:b,a:c", "a:b,,"])
+@pytest.mark.parametrize(
+    "columns", ["", "id", "id:", ":id", "a:b:c", "a:b..c", "a:@nothing", "a:b,a:c", "a:b,,", "a:@key.", "a:@topic.b"]
+)
 def test_a_mapping_of_another_form_is_refused(columns: str) -> None:
     with pytest.raises(ValidationError):
         TableSettings(columns=columns)
@@ -58,6 +62,35 @@ def test_settings_that_fit_together_are_taken(settings: dict[str, object]) -> No
     assert TableSettings.model_validate(settings).problems(1) == []
 
 
+KEYED = {"mode": "upsert", "columns": "topic:@topic,p:@partition,id:@key.id,k:@key,v:@value,n:name"}
+
+
+@pytest.mark.parametrize("keys", ["id", "k", "topic,k", "id,k"])
+def test_a_tombstone_can_delete_where_the_key_of_a_record_tells_its_row(keys: str) -> None:
+    settings = TableSettings.model_validate({**KEYED, "key_columns": keys})
+    assert (settings.problems(1), settings.delete_problems()) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({}, "KEY_COLUMNS=topic,partition,offset has partition, offset, and only its key tells which row"),
+        ({**KEYED, "key_columns": "id,n"}, "has n, and only its key tells which row a tombstone deletes"),
+        ({**KEYED, "key_columns": "p,k"}, "has p, and only its key"),
+        ({**KEYED, "key_columns": "v"}, "has v, and only its key"),
+        ({**KEYED, "key_columns": "topic"}, "KEY_COLUMNS=topic takes nothing from the key"),
+        ({**KEYED, "key_columns": "id", "mode": "ignore"}, "Set CONNECTOR_SINK_MODE=upsert, or set CONNECTOR_TOMB"),
+        ({"mode": "insert", "primary_key": False}, "CONNECTOR_SINK_MODE=insert do not. Set CONNECTOR_SINK_MODE=upsert"),
+    ],
+)
+def test_settings_under_which_a_tombstone_does_not_tell_its_row_are_refused(
+    settings: dict[str, object], problem: str
+) -> None:
+    (found,) = TableSettings.model_validate(settings).delete_problems()
+    assert problem in found
+    assert found.endswith("or set CONNECTOR_TOMBSTONES to write, ignore or fail.")
+
+
 LAYOUT = TableLayout(TableSettings(columns="id:id,name:user.name", key_columns="id"))
 
 
@@ -69,6 +102,13 @@ def test_a_missing_field_is_null_and_a_tombstone_has_no_fields() -> None:
 def test_a_value_that_a_decoder_has_read_is_not_read_again() -> None:
     batch = make_batch(b"\x00avro", decoded={"value": [{"id": 1}]})
     assert LAYOUT.json_columns(batch)["id"] == [1]
+
+
+@pytest.mark.parametrize("key", [b"", b"{", b"[1]"])
+def test_a_key_that_is_no_json_object_is_poison_and_names_the_record(key: bytes) -> None:
+    layout = TableLayout(TableSettings(columns="id:@key.id", key_columns="id"))
+    with pytest.raises(PoisonError, match=r"orders\[3\]@11 has a key that is"):
+        layout.json_columns(make_batch(Record(key=b"{}"), Record(key=key)))
 
 
 @pytest.mark.parametrize("value", [b"", b"{", b"\xff", b"[1]", b"1", b'"text"'])
