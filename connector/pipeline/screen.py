@@ -73,6 +73,7 @@ class Screen:
             if format_ is not Format.BYTES:
                 decoded[name], problems = decode(batch.column(name), format_)
                 for index, problem in problems.items():
-                    poison[index] = ("decode", UndecodableError(f"{name} is {problem}"))
+                    if index not in ignored:  # one outcome for each record (INV-8)
+                        poison[index] = ("decode", UndecodableError(f"{name} is {problem}"))
         batch.decoded = decoded
         return Screened(batch, poison, ignored)
