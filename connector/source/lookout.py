@@ -16,7 +16,7 @@ from connector.lane.lane import Chunk
 from connector.source.assignment import Wait
 from connector.source.client_errors import fatal_error
 from connector.source.position import Cause
-from connector.source.starts import Found
+from connector.source.starts import Found, log_ends
 from connector.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -136,12 +136,19 @@ class Lookout:
 
     def _leave_hole(self, client: KafkaClient, held: Held) -> None:
         """Forward, the lane goes on behind the hole. Backward, its partition needs a new lane, since the positions of a
-        lane only grow (INV-4); what it took before is drained first, as the log does not have it any more."""
+        lane only grow (INV-4); what it took before is drained first, as the log does not have it any more.
+
+        A position that is in the log stays: the report was of an earlier fetch, such as one at a placeholder."""
         try:
             found = self._find_beyond(client, held)
         except KafkaException as error:
             log.warning("log_ends_not_read", topic=held.key[0], partition=held.key[1], error=error.args[0].str())
             held.retry_at = time.monotonic() + _RETRY_SECONDS
+            return
+        if found is None:
+            log.info("position_in_log", topic=held.key[0], partition=held.key[1], position=held.next_offset)
+            held.wait = None
+            self._rebalance.point(client, [held])
             return
         is_forward = held.next_offset is not None and found.start >= held.next_offset
         if is_forward and found.cause is Cause.OUT_OF_RANGE:
@@ -151,13 +158,19 @@ class Lookout:
             self._rebalance.release(client, [held])
             self._rebalance.replace(client, [held], {held.key: found})
 
-    def _find_beyond(self, client: KafkaClient, held: Held) -> Found:
-        """Decide where a lane goes on whose position is not in the log: it may be a position of another log."""
+    def _find_beyond(self, client: KafkaClient, held: Held) -> Found | None:
+        """Decide where a lane goes on whose position is not in the log: it may be a position of another log.
+
+        None: it is in the log after all.
+        """
         topic = held.key[0]
         fresh = self._cluster.facts([topic], _READ_SECONDS).get(topic)
         if fresh is not None and _differ(held, fresh.topic_id):
             log.warning("topic_recreated", topics=[topic])
             return self._start_anew(client, held, fresh)
+        low, high = log_ends(client, held.key, _READ_SECONDS)
+        if held.next_offset is not None and low <= held.next_offset <= high:
+            return None
         start = self._starts.resolve(client, held.key, Cause.OUT_OF_RANGE, wanted=held.next_offset)
         return Found(start, Cause.OUT_OF_RANGE, None, held.facts)
 

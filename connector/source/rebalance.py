@@ -357,10 +357,13 @@ def commit_entry(held: Held, position: Offset) -> TopicPartition:
 
 _ZERO: Offset = 0  # type: ignore[assignment]  # a partition that was created after the start of a bounded run ends at 0
 
+_PLACEHOLDER = 0  # a fetch in the moment before the pause may find it below the log: `Lookout` sees through that
+
 
 def _target(held: Held) -> TopicPartition:
-    # A placeholder at the end avoids an offset look-up for a lane that waits; it is paused, so nothing is fetched.
-    offset = OFFSET_END if held.next_offset is None or held.wait is not None else held.next_offset
+    # A lane that waits is paused at a placeholder. Never at OFFSET_END: the client looks that up, and an answer that
+    # comes late moves the lane on from the offset that it was assigned at meanwhile, over records that nobody has read.
+    offset = _PLACEHOLDER if held.next_offset is None or held.wait is not None else held.next_offset
     return TopicPartition(held.key[0], held.key[1], offset)
 
 
