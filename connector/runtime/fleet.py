@@ -127,9 +127,10 @@ class Fleet:
 
     def opened(self, number: int) -> tuple[LaneId, ...]:
         """A pipeline's sink is open; returns the lanes that it has to bring back, if it replaces another."""
-        replacement = self._replacements.pop(number, None)
+        replacement = self._replacements.get(number)
         if replacement is None or not replacement.is_started:
             return ()
+        del self._replacements[number]
         for node in dict.fromkeys(failed.node for failed in replacement.failures):
             self.pipelines[number].put(Notice(NodeRestarted(node)))
         return tuple(lane for lane in replacement.lanes if lane in self.owners)
