@@ -21,8 +21,8 @@ from connector.pipeline.worker import Pipeline, PipelineSettings, Plugins
 from connector.plugins.loader import SINK
 from connector.sink.retry import Backoff
 from connector.source.client_config import admin_properties, client_properties, ignored_topics, is_eager, protocols
-from connector.source.consumer import ClientPlan, SourceSettings
 from connector.source.position import StartPolicies
+from connector.source.settings import ClientPlan, SourceSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass, field
 from queue import Empty, Queue
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -32,17 +31,18 @@ from connector.source.bounded import BoundedRun, read_ends
 from connector.source.client import generation
 from connector.source.client_errors import fatal_error, lacks_consumer_protocol
 from connector.source.cluster import Cluster, ClusterView, client_subscription
+from connector.source.commands import Close, Command, Commit, HoldBack, Restart, Resume, StartLane
 from connector.source.commits import Commits
 from connector.source.lookout import Lookout
-from connector.source.position import Cause, StartPolicies
+from connector.source.position import Cause
 from connector.source.rebalance import Rebalance
 from connector.source.router import Router
+from connector.source.settings import ClientPlan, SourceSettings
 from connector.source.starts import Found, Starts
 from connector.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from datetime import datetime
 
     from connector.api.sink import StoredPosition
     from connector.api.types import LaneId, Offset, PartitionId
@@ -55,67 +55,6 @@ log = get_logger(__name__)
 POLL_SECONDS = 0.05  # reaction time to commands
 _CONSUME_RECORDS = 1000
 _LOOK_SECONDS = 1.0  # how often positions, waiting lanes and topics are looked at
-
-
-@dataclass(frozen=True, slots=True)
-class ClientPlan:
-    """How the client is made for a cluster with a known number of brokers.
-
-    `protocols` lists group protocols and their client properties in the order to try: `auto` has the consumer protocol
-    first and classic after it. `lanes_bytes` is what the lanes share.
-    """
-
-    protocols: tuple[tuple[str, Mapping[str, Any]], ...]
-    is_eager: bool = False  # of the classic protocol's assignment strategy
-    lanes_bytes: int = 128 * 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class SourceSettings:
-    """What a `KafkaSource` needs. `plan` gets the number of brokers, which the memory budget is divided by."""
-
-    subscription: tuple[str, ...]
-    plan: Callable[[int], ClientPlan]
-    admin_properties: Mapping[str, Any]
-    ignored: tuple[str, ...] = ()  # names and patterns of topics that the client leaves out (`topic.blacklist`)
-    policies: StartPolicies = field(default_factory=StartPolicies)
-    asks_sink: bool = False
-    drain_timeout: float = 20.0
-    startup_timeout: float = 60.0
-    fails_on_missing_topic: bool = False
-    is_bounded: bool = False
-    stop_time: datetime | None = None  # of a bounded run; None: the ends seen at start
-
-
-@dataclass(frozen=True, slots=True)
-class _Commit:
-    positions: Mapping[PartitionId, Offset]
-
-
-@dataclass(frozen=True, slots=True)
-class _StartLane:
-    lane: LaneId
-    stored: StoredPosition | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Restart:
-    positions: Mapping[LaneId, Offset | None]
-
-
-@dataclass(frozen=True, slots=True)
-class _Resume:
-    lane: LaneId
-
-
-@dataclass(frozen=True, slots=True)
-class _HoldBack:
-    is_held_back: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Close:
-    pass
 
 
 class KafkaSource:
@@ -135,7 +74,7 @@ class KafkaSource:
         self._metrics = metrics
         self._client_factory = client_factory
         self._cluster = cluster or Cluster(settings.admin_properties, settings.subscription, settings.ignored)
-        self._commands: deque[_Commit | _StartLane | _Restart | _Resume | _HoldBack | _Close] = deque()
+        self._commands: deque[Command] = deque()
         # Not a SimpleQueue: in CPython 3.11 its get waits without end, when a signal handler of the main thread runs
         # beyond the timeout.
         self._events: Queue[SourceEvent[Lane] | FatalError] = Queue()
@@ -196,7 +135,7 @@ class KafkaSource:
 
     def commit(self, positions: Mapping[PartitionId, Offset]) -> None:
         """Ask for an asynchronous commit; see `poll_results`."""
-        self._commands.append(_Commit(dict(positions)))
+        self._commands.append(Commit(dict(positions)))
 
     def poll_results(self) -> Sequence[CommitResult]:
         """Return what became of commits since the last call."""
@@ -207,19 +146,19 @@ class KafkaSource:
 
     def start_lane(self, lane: LaneId, stored: StoredPosition | None) -> None:
         """Give the position that the sink holds."""
-        self._commands.append(_StartLane(lane, stored))
+        self._commands.append(StartLane(lane, stored))
 
     def restart_lanes(self, positions: Mapping[LaneId, Offset | None]) -> None:
         """Fence lanes and bring their partitions back as new ones."""
-        self._commands.append(_Restart(dict(positions)))
+        self._commands.append(Restart(dict(positions)))
 
     def hold_back(self, is_held_back: bool) -> None:
         """Give no more records to the lanes, or give them again."""
-        self._commands.append(_HoldBack(is_held_back))
+        self._commands.append(HoldBack(is_held_back))
 
     def close(self) -> None:
         """Leave the group; `is_closed` tells when. Drain and commit first: lanes that are still held are dropped."""
-        self._commands.append(_Close())
+        self._commands.append(Close())
 
     @property
     def missing_topics(self) -> tuple[str, ...]:
@@ -414,19 +353,19 @@ class KafkaSource:
         answers: dict[Key, StoredPosition | None] = {}
         while self._commands:
             match self._commands.popleft():
-                case _Commit(positions):
+                case Commit(positions):
                     self._commits.want(positions)
-                case _StartLane(lane, stored):
+                case StartLane(lane, stored):
                     held = self._assignment.by_lane(lane)
                     if held is not None and held.wait is Wait.SINK:
                         answers[held.key] = stored
-                case _Restart(restarts):
+                case Restart(restarts):
                     self._restart(restarts)
-                case _Resume(lane):
+                case Resume(lane):
                     self._resume(lane)
-                case _HoldBack(is_held_back):
+                case HoldBack(is_held_back):
                     self._hold_back(is_held_back)
-                case _Close():
+                case Close():
                     self._is_closing = True
         if answers and self._failure is None:
             self._rebalance.find_again(self._get_client(), answers)
@@ -467,7 +406,7 @@ class KafkaSource:
 
     def _ask_resume(self, lane: Lane) -> None:
         """Called by a pipeline's thread when a paused lane is low again."""
-        self._commands.append(_Resume(lane.id))
+        self._commands.append(Resume(lane.id))
 
     # Errors of the client.
 

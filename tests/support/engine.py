@@ -28,8 +28,9 @@ from connector.runtime.fleet import Fleet
 from connector.runtime.supervisor import Supervisor
 from connector.sink.retry import Backoff
 from connector.source.cluster import Cluster, ClusterView
-from connector.source.consumer import ClientPlan, KafkaSource, SourceSettings
+from connector.source.consumer import KafkaSource
 from connector.source.position import StartPolicies, TopicFacts
+from connector.source.settings import ClientPlan, SourceSettings
 from connector.telemetry.metrics import Metrics
 from connector.testing.client import FakeClient, Key, records
 from connector.testing.memory_source import MemorySource

@@ -28,7 +28,8 @@ from connector.source.client_config import (
     is_eager,
     protocols,
 )
-from connector.source.consumer import ClientPlan, KafkaSource, SourceSettings
+from connector.source.consumer import KafkaSource
+from connector.source.settings import ClientPlan, SourceSettings
 from connector.telemetry.metrics import Metrics
 from tests.support.process import wait_until
 
