@@ -150,7 +150,7 @@ def _tell(report: ExitReport) -> None:
             state=report.state.value,
             code=int(report.code),
             uncommitted_partitions=report.uncommitted,
-            reason="work was left uncommitted at CONNECTOR_SHUTDOWN_TIMEOUT; it is read again after the next start",
+            reason="not everything taken was delivered and committed in time; it is read again after the next start",
         )
         return
     log.info("exit", state=report.state.value, code=int(report.code))
