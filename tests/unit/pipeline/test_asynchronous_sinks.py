@@ -61,12 +61,17 @@ def test_several_batches_are_in_flight_and_one_more_goes_for_each_that_is_settle
         bench.until_submitted(6)
 
 
-def test_the_limit_holds_for_all_lanes_together_also_for_lingering_batches_and_drains() -> None:
-    with Bench().running() as bench:
-        lanes = [bench.begun(partition) for partition in range(4)]
+@pytest.mark.parametrize("lingers", [True, False])
+def test_the_limit_holds_for_all_lanes_together_also_when_they_drain(lingers: bool) -> None:
+    limits = BatchLimits(rows=10, linger_seconds=60) if lingers else ONE_ROW
+    with Bench(PipelineSettings(limits=limits, backoff=QUICK.backoff)).running() as bench:
+        lanes = [bench.begun(partition) for partition in range(5)]
         for lane in lanes:
             bench.put(lane, range(2))
-        bench.until_submitted(3)
+        if lingers:
+            bench.until(lambda: not any(lane.has_chunks for lane in lanes))
+        else:
+            bench.until_submitted(3)
         barrier = bench.stop(*lanes)
         settled = 0
         while barrier.remaining:

@@ -152,6 +152,18 @@ def test_the_success_of_a_probe_wakes_every_lane_at_once() -> None:
         assert bench.pipeline.retries == {}
 
 
+def test_whoever_finds_the_sink_back_closes_the_breaker_for_all() -> None:
+    with OnePipeline(SLOW).running() as bench:
+        bench.destination.behave = _down
+        lanes = [bench.lane(partition) for partition in range(5)]
+        _open_breaker(bench, lanes)
+        bench.destination.behave = lambda _: None
+        assert bench.stop(lanes[0]).wait(5)  # its one attempt
+        for lane in lanes:
+            bench.until_written(lane, range(3))
+        assert bench.pipeline.breaker_opens_until is None
+
+
 def test_a_probe_is_asked_once_in_a_period_and_no_batch_is_risked_while_it_fails() -> None:
     backoff = Backoff(initial=0.05, maximum=0.05)
     destination = Probed()

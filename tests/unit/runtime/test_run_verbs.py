@@ -172,6 +172,7 @@ def test_a_sink_is_reloaded_from_its_file_in_every_pipeline_and_hears_its_parame
         run.until(lambda: len(run.values()) == 6)
         assert {note["version"] for note in run.notes("Input")} == {2}
         assert {(note["pipeline"], note["operator_id"]) for note in run.notes("Reload")} == {(0, "sink"), (1, "sink")}
+        assert run.workshop.config.sink.open.__globals__["VERSION"] == 2, "what a later pipeline is made of"
         told = [(note["version"], note["pipeline"]) for note in run.notes("ParamUpdate")]
         assert set(told) == {(1, 0), (1, 1), (2, 0), (2, 1)}
 

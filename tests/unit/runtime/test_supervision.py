@@ -13,6 +13,7 @@ from connector.pipeline.worker import PipelineSettings
 from connector.runtime.controller import ExitState
 from connector.runtime.supervisor import Supervisor
 from connector.sink.retry import Backoff
+from connector.telemetry.status import RunState
 from tests.support.engine import (
     PROTOCOLS,
     Destination,
@@ -284,15 +285,37 @@ def test_a_crash_during_the_shutdown_ends_as_failed_and_is_not_cured() -> None:
 def test_a_replacement_that_opens_during_the_shutdown_hides_nothing_that_is_undone() -> None:
     driver, destination = MemoryDriver(), Destination()
     destination.behave = _crashes(1)
-    driver.assign(A)
-    with Engine(driver, destination) as engine:
-        _ready(engine, A)
-        destination.open_errors = [TransientError("slow")]
+    driver.assign(A, B)
+    with Engine(driver, destination, pipelines=2) as engine:
+        _ready(engine, A, B)
+        destination.hang(partition=1)
+        driver.append(B, range(3))
+        destination.wait_hanging()
+        destination.open_errors = [TransientError("slow")] * 10_000
         driver.append(A, range(3))
         engine.until(lambda: engine.pipelines[0].open_retry is not None)
-        report = engine.stop()
-        assert (report.code, report.uncommitted) in [(ExitCode.DEADLINE, 1), (ExitCode.COMPLETED, 0)]
-        assert (report.code is ExitCode.COMPLETED) == (driver.committed(A) == 3)
+        engine.controller.request_stop()
+        engine.until(lambda: engine.controller.state is RunState.DRAINING)
+        destination.open_errors.clear()
+        engine.until(lambda: not engine.controller.fleet._replacements, "the replacement is open")
+        destination.gate.set()
+        report = engine.join()
+        assert (report.code, report.uncommitted) == (ExitCode.DEADLINE, 1)
+        assert (driver.committed(A), driver.committed(B)) == (0, 3)
+
+
+@pytest.mark.parametrize("source", ["memory", *PROTOCOLS])
+def test_what_is_durable_but_not_committed_is_not_written_again(source: str) -> None:
+    driver, destination = make_driver(source), Destination()
+    destination.behave = _crashes(1, at=6)
+    driver.assign(A)
+    with Engine(driver, destination, settings=SMALL, commit_interval=60) as engine:
+        driver.append(A, range(6))
+        engine.until_written(A, range(6))
+        assert driver.committed(A) in (None, 0), "the watermark is ahead of the group"
+        driver.append(A, range(6, 10))
+        engine.until_written(A, range(10))
+        assert _restarts(driver) == 1
 
 
 def test_a_crash_on_a_lane_that_was_lost_meanwhile_brings_nothing_of_it_back() -> None:
