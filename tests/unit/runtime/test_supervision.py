@@ -252,19 +252,20 @@ def test_a_crash_in_the_drain_of_a_revocation_is_answered_once_and_cured() -> No
     with Engine(driver, destination, settings=lingering) as engine:
         _ready(engine, A, B)
         driver.append(A, range(3))
-        engine.until(lambda: any(lane.held_bytes and not lane.has_chunks for lane in _lanes(engine)))
+        engine.until(lambda: _is_taken(engine))
         driver.revoke(A)
-        engine.until(lambda: _restarts(driver) == 1 and len(engine.controller.fleet.lanes) == 1)
+        engine.until(lambda: (0, NodeRestarted("pipeline-0")) in destination.events)
         driver.add(A)
-        engine.until(lambda: len(engine.controller.fleet.lanes) == 2)
         assert driver.committed(A) == 0, "the batch was not written"
-        engine.until(lambda: any(lane.held_bytes and not lane.has_chunks for lane in _lanes(engine)))
+        engine.until(lambda: _is_taken(engine))
         assert engine.stop().code is ExitCode.COMPLETED
     assert destination.offsets(A) == [0, 1, 2]
 
 
-def _lanes(engine: Engine) -> Any:
-    return list(engine.controller.fleet.lanes.values())
+def _is_taken(engine: Engine) -> bool:
+    """Whether a pipeline holds all records of a lane that flows."""
+    lanes = list(engine.controller.fleet.lanes.values())
+    return any(lane.held_bytes and not lane.has_chunks and not lane.is_closed for lane in lanes)
 
 
 def test_a_crash_during_the_shutdown_ends_as_failed_and_is_not_cured() -> None:
@@ -275,7 +276,7 @@ def test_a_crash_during_the_shutdown_ends_as_failed_and_is_not_cured() -> None:
     with Engine(driver, destination, settings=lingering) as engine:
         _ready(engine, A)
         driver.append(A, range(3))
-        engine.until(lambda: any(lane.held_bytes and not lane.has_chunks for lane in _lanes(engine)))
+        engine.until(lambda: _is_taken(engine))
         report = engine.stop()
         assert (report.state, report.code) == (ExitState.FAILED, ExitCode.SINK)
         assert _restarts(driver) == 0
