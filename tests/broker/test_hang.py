@@ -62,9 +62,9 @@ class Member:
         def make_sink(_: object, context: SinkContext) -> Any:
             return self.destination.make(context.pipeline)
 
-        self.parts = assemble(
-            replace(config, client=replace(config.client, properties=properties), sink=cast("Any", make_sink))
-        )
+        sink_type = cast("Any", make_sink)
+        sink_type.params_type = None
+        self.parts = assemble(replace(config, client=replace(config.client, properties=properties), sink=sink_type))
         self._thread = threading.Thread(target=self._run, name=self.group)
 
     def __enter__(self) -> Self:
