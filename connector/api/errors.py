@@ -42,6 +42,8 @@ class PoisonError(ConnectorError):
 class RecordErrors(ConnectorError):  # noqa: N818 - several errors
     """Some records of a batch were not written; all others are durable. A sink that knows which ones raises this.
 
+    Not a sink that holds positions: the position that it stores with the others would pass what is not written.
+
     Args:
         errors: By index in the batch. Records with a `TransientError` are tried again, alone; one with a `PoisonError`
             goes by `CONNECTOR_ON_POISON`.

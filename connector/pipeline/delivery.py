@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from connector.api.errors import ConnectorError, PoisonError, RecordErrors, TransientError
 from connector.pipeline.messages import Settled
 from connector.pipeline.work import Part
+from connector.sink.plugin import CrashError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -175,6 +176,11 @@ class Delivery:
 
     def _divide(self, flight: Flight, part: Part, errors: Mapping[int, TransientError | PoisonError]) -> None:
         """The plugin knows which records failed. At the sink all others are durable; at a transform none is done."""
+        if part.stage == len(self.transforms) and self.runner.holds_positions:
+            raise CrashError(
+                "A sink that holds positions raised RecordErrors: its position has passed records that it did not "
+                "write. It raises PoisonError or TransientError for the whole batch, and writes nothing of it."
+            )
         batch = part.batch
         others = [index for index in range(len(batch)) if index not in errors]
         again = [index for index, error in errors.items() if isinstance(error, TransientError)]

@@ -110,8 +110,7 @@ def test_twenty_letters_are_replayed_byte_for_byte_once_and_stay_where_they_are(
     orders, dlq = kafka.create_topic(partitions=4), kafka.create_topic(partitions=2)
     an_hour_ago = int(time.time() * 1000) - 3_600_000  # within the retention: the broker may look at any moment
     originals = [
-        DeadMessage(*SHAPES[number % 4], orders, number % 4, number, (1, an_hour_ago + number))
-        for number in range(20)
+        DeadMessage(*SHAPES[number % 4], orders, number % 4, number, (1, an_hour_ago + number)) for number in range(20)
     ]
     write(kafka, dlq, [dead(message) for message in originals])
 

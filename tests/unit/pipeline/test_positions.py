@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from connector import Batch, Input, Offset, PoisonError, StoredPosition, TransientError
-from connector.pipeline.messages import Acked, Claimed
+from connector import Batch, Input, Offset, PoisonError, RecordErrors, StoredPosition, TransientError
+from connector.pipeline.messages import Acked, Claimed, Failed
 from connector.pipeline.rejects import OnPoison
 from tests.support.pipeline import OnePipeline
 
@@ -75,3 +75,19 @@ def test_a_sink_without_positions_gets_no_empty_batch() -> None:
         bench.until(lambda: len(bench.find(Acked)) == 2)
     assert not bench.find(Claimed)
     assert all(len(event.data) for _, event in bench.destination.events if isinstance(event, Input))
+
+
+def test_a_sink_that_holds_positions_may_not_write_a_part_of_a_batch() -> None:
+    bench = OnePipeline(on_poison=OnPoison.SKIP)
+    bench.destination.stored = {("t", 0): StoredPosition(Offset(0))}
+
+    def behave(_: Batch) -> None:
+        raise RecordErrors({1: PoisonError("bad")})
+
+    bench.destination.behave = behave
+    with bench.running():
+        bench.put(bench.lane(), range(4))
+        bench.until(lambda: bool(bench.find(Failed)))
+        assert bench.find(Failed)[0].is_crash
+        assert "raised RecordErrors" in str(bench.find(Failed)[0].error)
+        assert len(bench.find(Acked)) == 1  # the lane's start
