@@ -29,6 +29,7 @@ class Recovery:
         self._backoff = backoff
         self._breaker = Breaker(backoff)
         self._metrics = metrics
+        self._last_error = ""  # of whatever lane: why the breaker is open
 
     @property
     def opens_until(self) -> float | None:
@@ -42,6 +43,7 @@ class Recovery:
             FatalError: `CONNECTOR_RETRY_LIMIT` is used up.
         """
         failures = before + 1
+        self._last_error = str(error)
         if self._backoff.is_exhausted(failures):
             raise FatalError(
                 f"{doing} failed {failures} times (last error: {error}): CONNECTOR_RETRY_LIMIT is used up. Raise it or "
@@ -68,7 +70,7 @@ class Recovery:
     def obstacle(self, before: Retry | None, probe: Callable[[], None]) -> Retry | None:
         """Return why nothing may be tried now, and until when; None: go on. Half open, the sink is asked first."""
         now = time.monotonic()
-        reason = before.error if before else "the circuit breaker is open"
+        reason = before.error if before else f"the circuit breaker is open: {self._last_error}"
         if self._breaker.allows(now):
             if not self._breaker.is_open:
                 return None

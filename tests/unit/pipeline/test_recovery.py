@@ -82,7 +82,7 @@ def test_failures_in_a_row_over_several_lanes_open_the_breaker() -> None:
         bench.until(lambda: waiting.id in bench.pipeline.retries)
         assert _writes(bench) == 5, "nothing is tried behind an open breaker"
         retry = bench.pipeline.retries[waiting.id]
-        assert (retry.failures, retry.error) == (0, "the circuit breaker is open")
+        assert (retry.failures, retry.error) == (0, "the circuit breaker is open: down")
         assert bench.metrics.breaker_opens._value.get() == 1
 
 
