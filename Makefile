@@ -6,7 +6,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install test check broker bench-smoke docs lint format
+.PHONY: help demo install test check broker bench-smoke image docs lint format
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -27,6 +27,11 @@ broker: .venv/.installed-dev ## the scenarios on a real Kafka, each with every g
 
 bench-smoke: .venv/.installed-dev ## the first speed marks against a bare client loop
 	$(BIN)/python -m bench.smoke
+
+image: ## build the container image sluiceway:latest; needs only Docker
+	docker build -f deploy/Dockerfile -t sluiceway:latest \
+		--build-arg VERSION=$$(sed -nE 's/^version = "(.*)"/\1/p' pyproject.toml) \
+		--build-arg REVISION=$$(git rev-parse HEAD 2>/dev/null || echo unknown) .
 
 docs: .venv/.installed-dev ## write docs/reference from the code
 	$(BIN)/python -m connector.config.reference docs/reference
