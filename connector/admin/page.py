@@ -47,8 +47,8 @@ td.error { white-space: normal; overflow-wrap: anywhere; font-size: 13px; }
 _SCRIPT = """
 "use strict";
 const POLL_MS = 2000;
-const tone = { running: "good", flowing: "good", starting: "warn", paused: "warn", retrying: "bad", draining: "warn",
-  finished: "faint", stopped: "faint", failed: "bad" };
+const tone = { running: "good", flowing: "good", starting: "warn", paused: "warn", held_back: "warn", retrying: "bad",
+  draining: "warn", finished: "faint", stopped: "faint", failed: "bad" };
 const at = (id) => document.getElementById(id);
 const none = "\\u2013";
 const count = (value) => value === null ? none : value.toLocaleString("en-US");
@@ -70,7 +70,7 @@ function element(kind, text, ...classes) {
   made.classList.add(...classes.filter(Boolean));
   return made;
 }
-function pill(state) { return element("span", state, "pill", tone[state] || "faint"); }
+function pill(state) { return element("span", state.replace("_", " "), "pill", tone[state] || "faint"); }
 function cell(content, ...classes) {
   const made = element("td", typeof content === "string" ? content : "", ...classes);
   if (typeof content !== "string") made.append(content);
@@ -83,7 +83,7 @@ function card(label, value) {
 }
 function banner(id, text) { at(id).textContent = text || ""; at(id).hidden = !text; }
 function problem(item) {
-  if (!item.last_error) return "";
+  if (!item.last_error) return item.reason || "";
   const next = item.next_try_seconds == null ? "" : ", next in " + age(item.next_try_seconds);
   return item.last_error + (item.attempts ? " (attempt " + item.attempts + next + ")" : "");
 }
@@ -91,7 +91,7 @@ function rows(item, columns, row) {
   const text = problem(item);
   if (!text) return [row];
   const below = document.createElement("tr");
-  const only = cell(text, "error", "bad");
+  const only = cell(text, "error", item.last_error ? "bad" : "warn");
   only.colSpan = columns;
   below.append(only);
   row.classList.add("troubled");
@@ -129,6 +129,10 @@ function fill(id, rows, columns, empty) {
   }
   at(id).replaceChildren(...rows);
 }
+function intent(each) {
+  const partition = each.partition === null ? "" : "[" + each.partition + "]";
+  return (each.topic === null ? "everything" : each.topic + partition) + (each.is_held_back ? "" : " not");
+}
 function show(status) {
   const known = status.lanes.filter((lane) => lane.lag !== null);
   const lag = known.length ? known.reduce((sum, lane) => sum + lane.lag, 0) : null;
@@ -141,6 +145,7 @@ function show(status) {
     status.is_ready ? "good" : "warn"));
   at("version").textContent = "Sluiceway " + status.version;
   banner("reason", status.is_ready ? "" : status.reason);
+  banner("intents", status.intents.length ? "Paused by an operator: " + status.intents.map(intent).join(", ") : "");
   banner("dead", status.is_live ? "" : status.live_reason);
   banner("error", status.last_error);
   banner("missing", status.missing_topics.length ? "Missing topics: " + status.missing_topics.join(", ") : "");
@@ -191,6 +196,7 @@ PAGE = f"""<!doctype html>
 <div id="dead" class="banner bad" hidden></div>
 <div id="error" class="banner bad" hidden></div>
 <div id="reason" class="banner warn" hidden></div>
+<div id="intents" class="banner warn" hidden></div>
 <div id="missing" class="banner warn" hidden></div>
 <div id="cards" class="cards"></div>
 <h2>Lanes</h2>

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from connector.api.barrier import DrainBarrier
+    from connector.api.intents import Intents
     from connector.api.sink import StoredPosition
     from connector.api.types import LaneId, Offset, PartitionId
 
@@ -123,8 +124,9 @@ class Source(Protocol[L]):
         sink, where it holds positions, or the group.
         """
 
-    def hold_back(self, is_held_back: bool) -> None:
-        """Give no more records to any lane, also to those that come, or give them again. Commits and drains go on."""
+    def hold_back(self, intents: Intents) -> None:
+        """Give no more records to the lanes that these intents hold back, also to those that come, and give them to all
+        others. They take the place of the intents before. Commits and drains go on."""
 
     def close(self) -> None:
         """Leave; `is_closed` tells when. Drain and commit first: lanes that are still held are dropped."""

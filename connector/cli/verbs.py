@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from connector.api.intents import EVERYTHING, Intents, Scope
 from connector.config.load import reload_plugin
 from connector.pipeline.messages import Replace
 from connector.plugins.loader import SINK
@@ -26,6 +27,7 @@ class RunVerbs:
         self._controller = controller
         self._workshop = workshop
         self._params = params
+        self._intents = Intents()
 
     def set_param(self, key: str, value: JsonValue) -> None:
         """Check and store a parameter, then tell every sink."""
@@ -48,11 +50,11 @@ class RunVerbs:
 
     def pause(self) -> None:
         """Take no more records."""
-        self._controller.request(lambda: self._controller.hold_back(True))
+        self._hold_back(EVERYTHING, is_held_back=True)
 
     def resume(self) -> None:
         """Take records again."""
-        self._controller.request(lambda: self._controller.hold_back(False))
+        self._hold_back(EVERYTHING, is_held_back=False)
 
     def stop(self) -> None:
         """Begin the graceful end."""
@@ -61,6 +63,10 @@ class RunVerbs:
     def set_log_level(self, level: str) -> None:
         """Log from this level on."""
         configure(level, self._workshop.config.settings.log_format)
+
+    def _hold_back(self, scope: Scope, *, is_held_back: bool) -> None:
+        intents = self._intents = self._intents.want(scope, is_held_back=is_held_back)
+        self._controller.request(lambda: self._controller.hold_back(intents))
 
     def _tell(self, event: Event) -> None:
         self._controller.request(lambda: self._controller.fleet.tell(event))

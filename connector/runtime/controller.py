@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, assert_never
 from connector.api.barrier import DrainBarrier
 from connector.api.errors import ExitCode, FatalError
 from connector.api.event import CloseReason, NodeFailed, StopCause
+from connector.api.intents import Intents
 from connector.api.source_event import (
     CommitReady,
     CommitResult,
@@ -114,7 +115,7 @@ class Controller:
         self.checkpointer = Checkpointer()
         self.schedule = schedule
         self.has_joined = False
-        self.is_held_back = False  # by an operator
+        self.intents = Intents()  # what an operator holds back
         self.error: FatalError | None = None
         self._supervisor = supervisor
         self._requests: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -150,10 +151,10 @@ class Controller:
         """Ask for a graceful end. Called from a signal handler or another thread; only sets a flag."""
         self._stop_requested = True
 
-    def hold_back(self, is_held_back: bool) -> None:
-        """Let the source pause or go on, as an operator asks; on the main thread."""
-        self.is_held_back = is_held_back
-        self.source.hold_back(is_held_back)
+    def hold_back(self, intents: Intents) -> None:
+        """Let the source hold back what an operator wants held back from now on; on the main thread."""
+        self.intents = intents
+        self.source.hold_back(intents)
 
     def request(self, action: Callable[[], None]) -> None:
         """Let the main thread do something at its next turn. Called from any thread; never blocks."""
@@ -207,7 +208,7 @@ class Controller:
 
     def _look_for_stalls(self, now: float) -> None:
         """Tell the sinks of lanes that get no records although the log has some."""
-        for lane in self._stalls.find(self.fleet.lanes.values(), now, is_held_back=self.is_held_back):
+        for lane in self._stalls.find(self.fleet.lanes.values(), now, self.intents):
             seconds = self._settings.lane_idle_timeout
             log.warning("lane_stalled", topic=lane.topic, partition=lane.partition, seconds=seconds)
             self.fleet.stall(lane.id)

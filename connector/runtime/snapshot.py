@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from connector.telemetry.metrics import Metrics
 
 
+_BY_OPERATOR = "paused by an operator"
+
+
 class StatusBoard:
     """Holds the newest snapshot; `latest` is replaced as a whole."""
 
@@ -34,7 +37,7 @@ class StatusBoard:
         lanes = tuple(_lane_status(controller, lane, now) for lane in controller.fleet.lanes.values())
         pipelines = tuple(_pipeline_status(controller, pipeline, now) for pipeline in controller.fleet.pipelines)
         state = controller.state
-        is_ready, reason = _readiness(controller, state, pipelines)
+        is_ready, reason = _readiness(controller, state, lanes, pipelines)
         self.latest = Status(
             state=state,
             is_ready=is_ready,
@@ -45,6 +48,7 @@ class StatusBoard:
             lanes=lanes,
             pipelines=pipelines,
             missing_topics=tuple(controller.source.missing_topics),
+            intents=controller.intents.in_force,
             last_error=str(controller.error) if controller.error else None,
             controller_seen=now,
             source_seen=controller.source.seen,
@@ -65,7 +69,9 @@ class StatusBoard:
                 metrics.committed_position.labels(lane.topic, lane.partition).set(lane.committed)
 
 
-def _readiness(controller: Controller, state: RunState, pipelines: tuple[PipelineStatus, ...]) -> tuple[bool, str]:
+def _readiness(
+    controller: Controller, state: RunState, lanes: tuple[LaneStatus, ...], pipelines: tuple[PipelineStatus, ...]
+) -> tuple[bool, str]:
     """Ready means that it consumes, or would as soon as there is something: member of the group, every sink open."""
     if state is not RunState.RUNNING:
         waits = "waits for the group's first assignment" if state is RunState.STARTING else state.value
@@ -74,9 +80,12 @@ def _readiness(controller: Controller, state: RunState, pipelines: tuple[Pipelin
     closed = [pipeline for pipeline in pipelines if not pipeline.is_open]
     if closed:
         return False, f"the sink of pipeline {closed[0].pipeline} is not open: {closed[0].last_error or 'opening'}"
-    if controller.is_held_back:
-        return False, "paused by an operator"
-    return True, "consuming" if controller.fleet.lanes else "stands by: the group has no partition for this member"
+    held_back = sum(lane.reason == _BY_OPERATOR for lane in lanes)
+    if held_back == len(lanes) if lanes else controller.intents.holds_everything:
+        return False, _BY_OPERATOR
+    if held_back:
+        return True, f"consuming; {held_back} of {len(lanes)} lanes are {_BY_OPERATOR}"
+    return True, "consuming" if lanes else "stands by: the group has no partition for this member"
 
 
 def _lane_status(controller: Controller, lane: Lane, now: float) -> LaneStatus:
@@ -84,12 +93,13 @@ def _lane_status(controller: Controller, lane: Lane, now: float) -> LaneStatus:
     retry = controller.fleet.pipelines[pipeline].retries.get(lane.id)
     watermark = controller.checkpointer.watermarks([lane.id]).get(lane.partition_id)
     committed, end, end_seen = lane.committed, lane.end_offset, lane.end_seen
+    is_held_back = controller.intents.holds(lane.topic, lane.partition)
     return LaneStatus(
         lane=lane.id,
         topic=lane.topic,
         partition=lane.partition,
         pipeline=pipeline,
-        state=_lane_state(lane, retry, has_started=watermark is not None),
+        state=_lane_state(lane, retry, has_started=watermark is not None, is_held_back=is_held_back),
         watermark=watermark,
         committed=committed,
         end_offset=end,
@@ -100,14 +110,17 @@ def _lane_status(controller: Controller, lane: Lane, now: float) -> LaneStatus:
         attempts=retry.failures if retry else 0,
         last_error=retry.error if retry else None,
         next_try_seconds=max(0.0, retry.at - now) if retry else None,
+        reason=_BY_OPERATOR if is_held_back else None,
     )
 
 
-def _lane_state(lane: Lane, retry: Retry | None, *, has_started: bool) -> LaneState:
+def _lane_state(lane: Lane, retry: Retry | None, *, has_started: bool, is_held_back: bool) -> LaneState:
     if lane.is_closed:
         return LaneState.DRAINING
     if retry is not None:
         return LaneState.RETRYING
+    if is_held_back:
+        return LaneState.HELD_BACK
     if not has_started:
         return LaneState.STARTING
     return LaneState.PAUSED if lane.is_paused else LaneState.FLOWING

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from connector.api.intents import Intents
     from connector.api.types import LaneId
     from connector.lane.lane import Lane
 
@@ -22,11 +23,13 @@ class StallWatch:
         self._paused: dict[LaneId, float] = {}  # when it was last seen paused, time.monotonic()
         self._stalled: set[LaneId] = set()
 
-    def find(self, lanes: Collection[Lane], now: float, *, is_held_back: bool) -> list[Lane]:
-        """Return the lanes that have stalled since the last look."""
+    def find(self, lanes: Collection[Lane], now: float, intents: Intents) -> list[Lane]:
+        """Return the lanes that have stalled since the last look; `intents` say what an operator holds back."""
         held = {lane.id for lane in lanes}
         self._paused = {lane: at for lane, at in self._paused.items() if lane in held}
-        self._paused.update((lane.id, now) for lane in lanes if lane.is_paused or is_held_back)
+        self._paused.update(
+            (lane.id, now) for lane in lanes if lane.is_paused or intents.holds(lane.topic, lane.partition)
+        )
         stalled = [
             lane
             for lane in lanes

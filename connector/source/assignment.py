@@ -7,6 +7,7 @@ from enum import Enum
 from itertools import count
 from typing import TYPE_CHECKING
 
+from connector.api.intents import Intents
 from connector.api.types import LaneId, PartitionId
 from connector.lane.lane import Lane
 
@@ -42,7 +43,7 @@ class Held:
     next_offset: Offset | None = None  # of the next record to give to the lane; None while it waits for its start
     end: Offset | None = None  # a bounded run stops here
     is_paused: bool = False  # by the lane's high mark
-    is_held_back: bool = False  # by an operator, as all lanes are then
+    is_held_back: bool = False  # by an operator
     is_ended: bool = False  # everything up to `end` is in the lane
     is_announced: bool = False  # the controller knows that it has ended
     is_retired: bool = False  # and committed there
@@ -62,7 +63,7 @@ class Assignment:
 
     def __init__(self) -> None:
         self.lanes_bytes = 128 * 2**20  # what the lanes share
-        self.is_held_back = False  # an operator has paused the run: new lanes begin paused
+        self.intents = Intents()  # what an operator holds back, also of lanes that are still to come
         self._held: dict[Key, Held] = {}
         self._by_id: dict[LaneId, Held] = {}
         self._ids = count(1)
@@ -92,7 +93,7 @@ class Assignment:
         lane = Lane(
             LaneId(number), PartitionId(number), key[0], key[1], topic_id=facts.topic_id, awaits_sink=awaits_sink
         )
-        held = Held(lane, facts, is_held_back=self.is_held_back)
+        held = Held(lane, facts, is_held_back=self.intents.holds(*key))
         self._held[key] = held
         self._by_id[lane.id] = held
         self._changed()

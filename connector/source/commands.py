@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from connector.api.intents import Intents
     from connector.api.sink import StoredPosition
     from connector.api.types import LaneId, Offset, PartitionId
 
@@ -43,9 +44,9 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class HoldBack:
-    """An operator pauses the run, or lets it go on."""
+    """What an operator wants held back from now on."""
 
-    is_held_back: bool
+    intents: Intents
 
 
 @dataclass(frozen=True, slots=True)

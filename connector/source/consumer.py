@@ -44,6 +44,7 @@ from connector.telemetry.logs import get_logger
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from connector.api.intents import Intents
     from connector.api.sink import StoredPosition
     from connector.api.types import LaneId, Offset, PartitionId
     from connector.lane.lane import Lane
@@ -152,9 +153,9 @@ class KafkaSource:
         """Fence lanes and bring their partitions back as new ones."""
         self._commands.append(Restart(dict(positions)))
 
-    def hold_back(self, is_held_back: bool) -> None:
-        """Give no more records to the lanes, or give them again."""
-        self._commands.append(HoldBack(is_held_back))
+    def hold_back(self, intents: Intents) -> None:
+        """Hold back what these intents say, and let the rest flow."""
+        self._commands.append(HoldBack(intents))
 
     def close(self) -> None:
         """Leave the group; `is_closed` tells when. Drain and commit first: lanes that are still held are dropped."""
@@ -363,8 +364,8 @@ class KafkaSource:
                     self._restart(restarts)
                 case Resume(lane):
                     self._resume(lane)
-                case HoldBack(is_held_back):
-                    self._hold_back(is_held_back)
+                case HoldBack(intents):
+                    self._hold_back(intents)
                 case Close():
                     self._is_closing = True
         if answers and self._failure is None:
@@ -377,20 +378,20 @@ class KafkaSource:
             if held.is_flowing:
                 self._rebalance.point(self._get_client(), [held])
 
-    def _hold_back(self, is_held_back: bool) -> None:
-        """Pause every lane, or let them flow again; new lanes follow. The member stays in the group."""
-        if self._assignment.is_held_back == is_held_back or self._failure is not None:
+    def _hold_back(self, intents: Intents) -> None:
+        """Pause lanes, or let them flow again; lanes that come are minted so. The member stays in the group."""
+        if self._failure is not None:
             return
-        self._assignment.is_held_back = is_held_back
-        flowing = [held for held in self._assignment if held.is_flowing]
-        for held in self._assignment:
-            held.is_held_back = is_held_back
-        if self._client is None:
-            return
-        if is_held_back and flowing:
-            self._client.pause([TopicPartition(*held.key) for held in flowing])
-        elif not is_held_back:
-            self._rebalance.point(self._client, [held for held in self._assignment if held.is_flowing])
+        self._assignment.intents = intents
+        changed = [held for held in self._assignment if held.is_held_back is not intents.holds(*held.key)]
+        flowing = [held for held in changed if held.is_flowing]
+        for held in changed:
+            held.is_held_back = not held.is_held_back
+        if flowing:
+            self._get_client().pause([TopicPartition(*held.key) for held in flowing])
+        # A lane that is full, or waits for its start, still does not flow.
+        if released := [held for held in changed if held.is_flowing]:
+            self._rebalance.point(self._get_client(), released)
 
     def _restart(self, positions: Mapping[LaneId, Offset | None]) -> None:
         lanes = [held for lane in positions if (held := self._assignment.by_lane(lane)) is not None]

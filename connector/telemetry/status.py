@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from connector.api.intents import Intent
 
 
 class RunState(Enum):
@@ -25,6 +29,7 @@ class LaneState(Enum):
     STARTING = "starting"  # waits for the position it starts at
     FLOWING = "flowing"
     PAUSED = "paused"  # its share of the memory budget is full
+    HELD_BACK = "held_back"  # by an operator
     RETRYING = "retrying"  # the sink's transient error: see last_error and next_try_seconds
     DRAINING = "draining"
 
@@ -48,6 +53,7 @@ class LaneStatus:
     attempts: int = 0
     last_error: str | None = None
     next_try_seconds: float | None = None
+    reason: str | None = None  # why it takes no records, where that is somebody's decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +82,7 @@ class Status:
     lanes: tuple[LaneStatus, ...] = ()
     pipelines: tuple[PipelineStatus, ...] = ()
     missing_topics: tuple[str, ...] = ()
+    intents: tuple[Intent, ...] = ()  # what an operator holds back, the wide ones first
     last_error: str | None = None
     controller_seen: float = 0.0  # time.monotonic() of the controller's last turn
     source_seen: float = 0.0  # time.monotonic() of the consumer thread's last turn

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from connector.api.barrier import DrainBarrier
 from connector.api.errors import FatalError, InvariantError
+from connector.api.intents import Intents
 from connector.api.source_event import (
     CommitReady,
     CommitResult,
@@ -99,7 +100,7 @@ class MemorySource:
         self._drain_timeout = drain_timeout
         self._lane_bytes = lane_bytes
         self._steps: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._is_held_back = False
+        self._intents = Intents()
         # Not a SimpleQueue: in CPython 3.11 its get waits without end, when a signal handler of the main thread runs
         # beyond the timeout.
         self._events: Queue[SourceEvent[Lane] | FatalError] = Queue()
@@ -152,9 +153,9 @@ class MemorySource:
         asked = dict(positions)
         self._steps.put(lambda: self._restart(asked))
 
-    def hold_back(self, is_held_back: bool) -> None:
-        """Give no more records to the lanes, or give them again."""
-        self._steps.put(lambda: self._hold_back(is_held_back))
+    def hold_back(self, intents: Intents) -> None:
+        """Hold back what these intents say, and let the rest flow."""
+        self._steps.put(lambda: self._hold_back(intents))
 
     def close(self) -> None:
         """Leave; `is_closed` tells when."""
@@ -295,9 +296,11 @@ class MemorySource:
 
     def _feed(self, held: _Held) -> None:
         """Put what the log has into a lane, until it is full or at its end."""
-        if held.next_offset is None or held.is_ended or self._is_held_back:
+        if held.next_offset is None or held.is_ended:
             return
         end = self._end_of(held)
+        if self._intents.holds(*held.key) and (end is None or held.next_offset < end):
+            return
         log = self._log.get(held.key, [])
         index = bisect_left(log, held.next_offset, key=_offset)
         stop = len(log) if end is None else bisect_left(log, end, key=_offset)
@@ -312,8 +315,8 @@ class MemorySource:
             held.next_offset = Offset(max(end, held.next_offset))
             held.lane.put(Chunk([], held.next_offset, is_last=True))
 
-    def _hold_back(self, is_held_back: bool) -> None:
-        self._is_held_back = is_held_back
+    def _hold_back(self, intents: Intents) -> None:
+        self._intents = intents
         for held in list(self._held.values()):
             self._feed(held)
 

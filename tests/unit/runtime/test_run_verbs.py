@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from connector.config.load import load
 from connector.runtime.params import Params
 from connector.runtime.snapshot import StatusBoard
 from connector.telemetry.status import RunState
-from tests.support.engine import PROTOCOLS, Destination, Engine, MemoryDriver, eventually, make_driver
+from tests.support.engine import Engine, MemoryDriver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -245,74 +244,3 @@ def test_pause_is_shown_and_takes_readiness_and_resume_gives_it_back(run: Run) -
         assert len(run.board.latest.lanes) == 1, "it stays a member"
         run.verbs.resume()
         run.until(lambda: run.board.latest.is_ready)
-
-
-# Pause, whatever the group does meanwhile.
-
-
-def _hold_back(engine: Engine, is_held_back: bool) -> None:
-    engine.controller.request(lambda: engine.controller.hold_back(is_held_back))
-    engine.until(lambda: engine.controller.is_held_back is is_held_back)
-
-
-def _stays(engine: Engine, seconds: float = 0.1) -> None:
-    """Let some turns pass and see that nothing more is taken or written."""
-    deadline = time.monotonic() + seconds
-    written = len(engine.destination.written)
-    held = sum(lane.held_bytes for lane in engine.controller.fleet.lanes.values())
-    eventually(lambda: time.monotonic() > deadline)
-    assert len(engine.destination.written) == written
-    assert sum(lane.held_bytes for lane in engine.controller.fleet.lanes.values()) == held
-
-
-@pytest.mark.parametrize("source", ["memory", *PROTOCOLS])
-def test_what_was_taken_before_a_pause_is_written_and_committed_and_nothing_more_is_taken(source: str) -> None:
-    driver, destination = make_driver(source), Destination()
-    driver.assign(A)
-    with Engine(driver, destination) as engine:
-        driver.append(A, range(3))
-        engine.until_written(A, range(3))
-        destination.hang()
-        driver.append(A, range(3, 6))
-        destination.wait_hanging()
-        _hold_back(engine, True)
-        destination.gate.set()
-        engine.until_committed(A, 6)
-        driver.append(A, range(6, 9))
-        _stays(engine)
-        assert destination.offsets(A) == list(range(6))
-        _hold_back(engine, False)
-        engine.until_written(A, range(9))
-        engine.until_committed(A, 9)
-
-
-@pytest.mark.parametrize("source", ["memory", *PROTOCOLS])
-def test_a_pause_survives_rebalances_and_resume_lets_all_lanes_flow(source: str) -> None:
-    driver, destination = make_driver(source), Destination()
-    driver.assign(A)
-    with Engine(driver, destination) as engine:
-        engine.until(lambda: driver.committed(A) is not None)
-        _hold_back(engine, True)
-        for _ in range(2):  # away and back, twice
-            driver.revoke(A)
-            engine.until(lambda: not engine.controller.fleet.lanes)
-            driver.assign(A, B)
-            engine.until(lambda: len(engine.controller.fleet.lanes) == 2)
-            if source != "memory":
-                driver.lose(A, B)
-            else:
-                driver.revoke(A, B)
-            engine.until(lambda: not engine.controller.fleet.lanes)
-            driver.assign(A)
-            engine.until(lambda: len(engine.controller.fleet.lanes) == 1)
-        driver.revoke(A)
-        engine.until(lambda: not engine.controller.fleet.lanes)
-        driver.assign(A, B)
-        driver.append(A, range(3))
-        driver.append(B, range(3))
-        engine.until(lambda: len(engine.controller.fleet.lanes) == 2)
-        _stays(engine)
-        assert destination.written == []
-        _hold_back(engine, False)
-        engine.until_written(A, range(3))
-        engine.until_written(B, range(3))
