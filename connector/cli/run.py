@@ -23,6 +23,7 @@ from connector.cli.workshop import Workshop, source_settings
 from connector.commit.schedule import CommitSchedule
 from connector.config.effective import effective_settings
 from connector.config.load import load
+from connector.config.memory import container_limit_bytes
 from connector.runtime.controller import Controller, ControllerSettings, ExitReport, ExitState
 from connector.runtime.fleet import Fleet
 from connector.runtime.params import Params
@@ -65,8 +66,11 @@ def assemble(config: Config) -> Run:
     Raises:
         ConfigError: The sink's runtime parameters, or the directory that they are stored in, cannot be used.
     """
-    settings, metrics = config.settings, Metrics()
+    settings = config.settings
+    metrics = Metrics(partition_limit=settings.metrics_partitions, topic_limit=settings.metrics_topics)
     metrics.memory_budget_bytes.set(settings.memory_budget)
+    if (limit := container_limit_bytes()) is not None:
+        metrics.memory_limit_bytes.set(limit)
     reports: SimpleQueue[Report] = SimpleQueue()
     workshop = Workshop(config, metrics, reports.put)
     params = Params(config.sink.params_type, settings.state_dir)

@@ -60,12 +60,23 @@ def divide(budget_bytes: int, brokers: int) -> Shares:
 
 def default_budget_bytes(root: Path = Path("/")) -> int:
     """Return the smaller of 256 MiB and 40 % of the container's memory limit, or of the machine's memory."""
-    limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = container_limit_bytes(root)
+    return min(STANDARD_BYTES, (_machine_bytes() if limit is None else limit) * 2 // 5)
+
+
+def container_limit_bytes(root: Path = Path("/")) -> int | None:
+    """Return the container's memory limit; None where there is none, or none below the machine's memory."""
+    limits: list[int] = []
     for name in _CGROUP_LIMITS:
         try:
             text = (root / name).read_text().strip()
         except OSError:  # this system has no such file
             continue
         if text.isdecimal():  # version 2 says "max" where there is none
-            limit = min(limit, int(text))
-    return min(STANDARD_BYTES, limit * 2 // 5)
+            limits.append(int(text))
+    # Version 1 writes a number beyond all memory where there is none.
+    return min((limit for limit in limits if limit < _machine_bytes()), default=None)
+
+
+def _machine_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -25,7 +25,7 @@ from connector.source.client_config import (
     TUNED,
     format_value,
 )
-from connector.telemetry import metrics
+from connector.telemetry import metrics_page
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -70,7 +70,7 @@ def settings_page() -> str:
 
 def pages() -> dict[str, str]:
     """Return every page by its file name."""
-    return {"settings.md": settings_page(), "metrics.md": metrics.reference(), "events.md": events_page()}
+    return {"settings.md": settings_page(), "metrics.md": metrics_page.reference(), "events.md": events_page()}
 
 
 def _engine() -> Iterator[str]:

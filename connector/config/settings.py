@@ -18,6 +18,7 @@ from connector.config.display import mask_credentials
 from connector.config.memory import LEAST_BYTES, default_budget_bytes
 from connector.source.client_config import DEFAULT_STRATEGY, AssignmentStrategy, ProtocolChoice, probe_client
 from connector.source.position import Start, StartPolicy, parse_start
+from connector.telemetry.metrics import PARTITION_LIMIT, TOPIC_LIMIT
 
 PREFIX = "CONNECTOR_"
 _SERVER = re.compile(r"(\w+://)?([^\s:,/\[\]]+|\[[0-9a-fA-F:]+\])(:\d{1,5})?")
@@ -299,6 +300,16 @@ class ConnectorSettings(Settings):
         None,
         description="What a request that changes something has to bring, as `Authorization: Bearer <token>`. Unset: "
         "such requests are refused.",
+    )
+    metrics_partitions: int = Field(
+        PARTITION_LIMIT,
+        ge=0,
+        description="How many partitions have series of their own in `/metrics`; sums over topics stay complete.",
+    )
+    metrics_topics: int = Field(
+        TOPIC_LIMIT,
+        ge=0,
+        description="How many topics have series of their own in `/metrics`; all others are the topic `_other`.",
     )
     log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)] = Field(
         "info", description="Least level that is logged."

@@ -26,13 +26,15 @@ RECORD_OVERHEAD_BYTES = 400
 class Chunk:
     """Records in order and the position after them. Without records it only moves the position (a start, a gap).
 
-    `is_last` ends the lane: a bounded run has nothing more for it.
+    `is_last` ends the lane: a bounded run has nothing more for it. `taken` is when it came into the lane,
+    time.monotonic().
     """
 
     messages: Sequence[Message]
     next_offset: Offset
     size_bytes: int = 0
     is_last: bool = False
+    taken: float = 0.0
 
 
 def size_bytes(messages: Sequence[Message]) -> int:
@@ -73,10 +75,12 @@ class Lane:
         self.end_offset: Offset | None = None  # last stable offset
         self.end_seen: float | None = None  # when the broker last told it, time.monotonic()
         self.is_paused = False
+        self.sink_bytes = 0  # in batches that are not durable; of the pipeline thread, and read for the status
         self._last_put = time.monotonic()  # when records, or its start, came last
         self._next_offset: Offset | None = None  # after what came last
         self._chunks: deque[Chunk] = deque()
         self._held_bytes = 0  # buffered, or taken and not yet released
+        self._out_since: float | None = None  # when the oldest taken record that is not durable came into the lane
         self._is_closed = False
         self._is_fenced = False
         self._wants_resume: Callable[[Lane], None] | None = None
@@ -108,6 +112,14 @@ class Lane:
         """Whether acks of this lane are late: they only count (INV-7)."""
         return self._is_fenced
 
+    @property
+    def held_since(self) -> float | None:
+        """When the oldest record came, time.monotonic(), that is buffered or taken and not durable; None: none is."""
+        with self._changed:
+            if self._out_since is not None:
+                return self._out_since
+            return next((chunk.taken for chunk in self._chunks if chunk.messages), None)
+
     def is_stalled(self, now: float, timeout: float) -> bool:
         """Whether no records came for so many seconds although the log has some. Idle without lag is healthy."""
         end, position = self.end_offset, self._next_offset
@@ -123,7 +135,7 @@ class Lane:
                 return False
             was_empty = not self._chunks
             self._chunks.append(chunk)
-            self._last_put = time.monotonic()
+            self._last_put = chunk.taken = time.monotonic()
             self._next_offset = chunk.next_offset
             self._held_bytes += chunk.size_bytes
             full = self._held_bytes >= self.high_bytes
@@ -172,23 +184,30 @@ class Lane:
             if not self._chunks:
                 return None
             chunk = self._chunks.popleft()
+            if self._out_since is None and chunk.messages:
+                self._out_since = chunk.taken
             if len(chunk.messages) <= max_records:
                 return chunk
             head, tail = chunk.messages[:max_records], chunk.messages[max_records:]
             head_bytes = size_bytes(head)
             next_offset: Offset = tail[0].offset()  # type: ignore[assignment]  # a consumed message has an offset
-            self._chunks.appendleft(Chunk(tail, chunk.next_offset, chunk.size_bytes - head_bytes, chunk.is_last))
-            return Chunk(head, next_offset, head_bytes)
+            tail_bytes = chunk.size_bytes - head_bytes
+            self._chunks.appendleft(Chunk(tail, chunk.next_offset, tail_bytes, chunk.is_last, chunk.taken))
+            return Chunk(head, next_offset, head_bytes, taken=chunk.taken)
 
     @property
     def has_chunks(self) -> bool:
         """Whether `take` would return something now."""
         return bool(self._chunks)
 
-    def release(self, released_bytes: int) -> None:
-        """Give back the bytes of taken records: the sink holds them, or they are dropped."""
+    def release(self, released_bytes: int, out_since: float | None = None) -> None:
+        """Give back the bytes of taken records: the sink holds them, or they are dropped.
+
+        `out_since` is when the oldest of those that are still out came into the lane; None: none is out.
+        """
         with self._changed:
             self._held_bytes -= released_bytes
+            self._out_since = out_since
             wants_resume = self._wants_resume if self._held_bytes <= self.high_bytes // 2 else None
             if wants_resume is not None:
                 self._wants_resume = None

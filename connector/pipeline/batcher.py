@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from connector.api.record import Message
@@ -20,6 +20,15 @@ class BatchLimits:
     linger_seconds: float = 0.2
 
 
+class Collected(NamedTuple):
+    """The records of one batch, their bytes, the position after them, and when the first came into the lane."""
+
+    messages: list[Message]
+    size_bytes: int
+    next_offset: Offset
+    since: float | None  # time.monotonic(); None: there are no records
+
+
 @dataclass(slots=True)
 class Batcher:
     """The records taken and not yet handed to the sink, and the position after them."""
@@ -29,6 +38,7 @@ class Batcher:
     size_bytes: int = 0
     next_offset: Offset | None = None  # None: nothing was taken since the last batch
     opened: float = 0.0  # when its first chunk was taken, time.monotonic()
+    since: float | None = None  # when its first record came into the lane, time.monotonic()
     is_last: bool = False
 
     @property
@@ -40,6 +50,8 @@ class Batcher:
         """Append a chunk of at most `room` rows."""
         if self.next_offset is None:
             self.opened = now
+        if self.since is None and chunk.messages:
+            self.since = chunk.taken
         self.messages.extend(chunk.messages)
         self.size_bytes += chunk.size_bytes
         self.next_offset = chunk.next_offset
@@ -58,10 +70,10 @@ class Batcher:
         # A position without records has nothing to wait for.
         return "linger" if not self.messages or now >= self.opened + self.limits.linger_seconds else None
 
-    def clear(self) -> tuple[list[Message], int, Offset]:
-        """Give out what is collected, its bytes and the position after it, and begin anew."""
+    def clear(self) -> Collected:
+        """Give out what is collected, and begin anew."""
         if self.next_offset is None:
             raise ValueError("there is no batch to give out")
-        given = self.messages, self.size_bytes, self.next_offset
-        self.messages, self.size_bytes, self.next_offset, self.is_last = [], 0, None, False
+        given = Collected(self.messages, self.size_bytes, self.next_offset, self.since)
+        self.messages, self.size_bytes, self.next_offset, self.since, self.is_last = [], 0, None, None, False
         return given

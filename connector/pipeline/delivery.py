@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from connector.pipeline.work import Flight
     from connector.sink.runner import SinkRunner
     from connector.telemetry.metrics import Metrics
+    from connector.telemetry.stopwatch import Stopwatch
 
 
 class Delivery:
@@ -41,6 +42,7 @@ class Delivery:
         transforms: Sequence[TransformRunner],
         rejects: Rejects,
         metrics: Metrics,
+        watch: Stopwatch,
         *,
         settled: Callable[[Settled], None],
         answered: Callable[[bool], None],
@@ -49,6 +51,7 @@ class Delivery:
         self.transforms = list(transforms)
         self._rejects = rejects
         self._metrics = metrics
+        self._watch = watch
         self._settled = settled
         self._answered = answered
         self._tickets = count()
@@ -80,7 +83,7 @@ class Delivery:
                     continue
                 if self.runner.holds_positions:
                     # The next write moves the sink's position past the rejected records: their letters come first.
-                    self._rejects.confirm(flight.letters)
+                    self._confirm(flight)
                 if self.runner.max_in_flight > 1:
                     if not self.runner.has_room:
                         return
@@ -95,8 +98,7 @@ class Delivery:
             except PoisonError as error:
                 flight.parts.popleft()
                 self._halve(flight, part, error)
-        if flight.letters:
-            self._rejects.confirm(flight.letters)
+        self._confirm(flight)
 
     def settle(self, flight: Flight, ticket: int, error: ConnectorError | None) -> None:
         """Take an asynchronous sink's word on a part of a flight; what is left to do of it is a part again.
@@ -123,6 +125,11 @@ class Delivery:
         letter = self._rejects.reject(part.batch, index, stage, error, flight.attempts)
         if letter is not None:
             flight.letters.append(letter)
+
+    def _confirm(self, flight: Flight) -> None:
+        if flight.letters:
+            with self._watch.during("dead_letters"):
+                self._rejects.confirm(flight.letters)
 
     def _stage(self, part: Part) -> str:
         return self.transforms[part.stage].name if part.stage < len(self.transforms) else "write"

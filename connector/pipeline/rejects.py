@@ -93,7 +93,7 @@ class Rejects:
             self._metrics.dead_letter_floods.labels(self._flood.limit).inc()
             raise PoisonFatalError(f"Too many poison records ({flood}), the last of them {where} ({stage}: {error}).")
         if self._policy is OnPoison.SKIP:
-            self._metrics.skipped_records.labels(message.topic(), stage, error_class).inc()
+            self._metrics.skipped_records.labels(batch.metadata.topic, stage, error_class).inc()
             log.warning("record_skipped", record=where, stage=stage, error_class=error_class, error=str(error))
             return None
         return letter_of(

@@ -12,6 +12,7 @@ from connector.telemetry.logs import get_logger
 if TYPE_CHECKING:
     from connector.api.transform import Transform
     from connector.telemetry.metrics import Metrics
+    from connector.telemetry.stopwatch import Stopwatch
 
 log = get_logger(__name__)
 
@@ -19,10 +20,11 @@ log = get_logger(__name__)
 class TransformRunner:
     """Calls a transform. Only `ConnectorError`s come out: what a plugin raises besides is a crash."""
 
-    def __init__(self, name: str, transform: Transform[Any], metrics: Metrics) -> None:
+    def __init__(self, name: str, transform: Transform[Any], metrics: Metrics, watch: Stopwatch) -> None:
         self.name = name
         self._transform = transform
         self._metrics = metrics
+        self._watch = watch
 
     def open(self) -> None:
         """Let the transform prepare."""
@@ -49,4 +51,5 @@ class TransformRunner:
             log.warning("transform_close_failed", transform=self.name, error=str(error))
 
     def _call(self, function: Any, *arguments: Any) -> Any:
-        return call_plugin(self._metrics, type(self._transform).__name__, self.name, function, *arguments)
+        with self._watch.during("transform"):
+            return call_plugin(self._metrics, type(self._transform).__name__, self.name, function, *arguments)

@@ -6,8 +6,11 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE
+
 if TYPE_CHECKING:
     from connector.api.batch import Batch
+    from connector.api.record import Message
     from connector.api.types import Epoch, Offset
     from connector.dlq.letter import Letter
     from connector.lane.lane import Lane
@@ -32,6 +35,8 @@ class Flight:
 
     sequence: int
     size_bytes: int
+    since: float | None = None  # when its first record came into the lane, time.monotonic(); None: it has no records
+    produced_at: float | None = None  # its first record, as `produced_at` says
     parts: deque[Part] = field(default_factory=deque)
     at_sink: dict[int, Part] = field(default_factory=dict)  # submitted to an asynchronous sink, by ticket
     letters: list[Letter] = field(default_factory=list)  # dead letters that are not confirmed yet
@@ -82,3 +87,9 @@ class Work:
     def is_drained(self) -> bool:
         """Whether everything that was taken is done."""
         return not self.flights and self.batcher.next_offset is None
+
+
+def produced_at(message: Message) -> float | None:
+    """Return the timestamp that a record has in Kafka, in Unix seconds; None: it has none."""
+    kind, milliseconds = message.timestamp()
+    return None if kind == TIMESTAMP_NOT_AVAILABLE or milliseconds < 0 else milliseconds / 1000

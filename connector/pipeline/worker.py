@@ -44,7 +44,7 @@ from connector.pipeline.messages import (
 from connector.pipeline.recovery import Recovery
 from connector.pipeline.screen import Screen
 from connector.pipeline.transform import TransformRunner
-from connector.pipeline.work import Flight, Part, Work
+from connector.pipeline.work import Flight, Part, Work, produced_at
 from connector.sink.plugin import CrashError, call_plugin
 from connector.sink.retry import Backoff
 from connector.sink.runner import SinkRunner
@@ -120,6 +120,7 @@ class Pipeline:
         self._metrics = metrics
         self._report = report
         self._notices = list(notices)
+        self._watch = metrics.pipeline_seconds.start(str(number))
         self._recovery = Recovery(settings.backoff, metrics)
         self._delivery: Delivery | None = None
         self._mailbox: SimpleQueue[Command | Lane] = SimpleQueue()
@@ -160,6 +161,7 @@ class Pipeline:
             elif item is not None:
                 self._obey(item)
             self._guard(self._fire_timers)
+        self._watch.stop()
         self._report(Finished(self.number, self.incarnation))
 
     def _guard(self, step: Callable[..., None], *arguments: Any) -> None:
@@ -189,10 +191,20 @@ class Pipeline:
         timeout = None
         if self._timers and not self._is_dead:
             timeout = max(0.0, self._timers[0][0] - time.monotonic())
-        try:
-            return self._mailbox.get(timeout=timeout)
-        except Empty:
-            return None
+        with self._watch.during("blocked" if self._is_blocked() else "wait"):
+            try:
+                return self._mailbox.get(timeout=timeout)
+            except Empty:
+                return None
+
+    def _is_blocked(self) -> bool:
+        """Whether there are records and something holds them: a retry, the breaker, a sink that is not open or full."""
+        if self.retries:
+            return True
+        if not self.is_open:
+            return any(work.lane.held_since is not None for work in self._works.values())
+        has_room = self._get_delivery().runner.has_room
+        return not has_room and any(work.lane.has_chunks or work.has_parts for work in self._works.values())
 
     def _obey(self, command: Command) -> None:
         match command:
@@ -260,11 +272,18 @@ class Pipeline:
         metrics = self._metrics
         sink = call_plugin(metrics, "The sink's constructor", None, self._plugins.make_sink)
         transforms = [
-            TransformRunner(name, call_plugin(metrics, f"The constructor of {name}", name, make), metrics)
+            TransformRunner(name, call_plugin(metrics, f"The constructor of {name}", name, make), metrics, self._watch)
             for name, make in self._plugins.make_transforms
         ]
-        runner = SinkRunner(sink, metrics)
-        return Delivery(runner, transforms, self._rejects, metrics, settled=self._mailbox.put, answered=self._answered)
+        return Delivery(
+            SinkRunner(sink, metrics, self._watch),
+            transforms,
+            self._rejects,
+            metrics,
+            self._watch,
+            settled=self._mailbox.put,
+            answered=self._answered,
+        )
 
     def _notify(self, event: Event) -> None:
         if self.is_open:
@@ -297,7 +316,7 @@ class Pipeline:
             self._open()
 
     def _replace_sink(self, delivery: Delivery, sink: Sink[Any], notices: Callable[[], Sequence[Event]]) -> None:
-        runner = SinkRunner(sink, self._metrics)
+        runner = SinkRunner(sink, self._metrics, self._watch)
         if self.is_open:
             try:
                 runner.open()
@@ -315,7 +334,7 @@ class Pipeline:
         old.close()
 
     def _replace_transform(self, delivery: Delivery, name: str, transform: Transform[Any]) -> None:
-        runner = TransformRunner(name, transform, self._metrics)
+        runner = TransformRunner(name, transform, self._metrics, self._watch)
         if self.is_open:
             try:
                 runner.open()
@@ -383,8 +402,9 @@ class Pipeline:
 
     def _flush(self, work: Work, reason: str, *, is_forced: bool = False) -> None:
         """Make a batch of what is collected and send it on its way; `is_forced` as for `_advance`."""
-        messages, size_bytes, next_offset = work.batcher.clear()
-        flight = Flight(work.sequence, size_bytes)
+        messages, size_bytes, next_offset, since = work.batcher.clear()
+        flight = Flight(work.sequence, size_bytes, since, produced_at(messages[0]) if messages else None)
+        work.lane.sink_bytes += size_bytes
         work.flights[flight.sequence] = flight
         work.sequence += 1
         self._report(Delivered(work.lane.id, flight.sequence, next_offset))
@@ -434,7 +454,12 @@ class Pipeline:
     def _acknowledge(self, work: Work, flight: Flight) -> None:
         del work.flights[flight.sequence]
         self._report(Acked(work.lane.id, flight.sequence))
-        work.lane.release(flight.size_bytes)
+        oldest = next((other.since for other in work.flights.values() if other.since is not None), work.batcher.since)
+        work.lane.sink_bytes -= flight.size_bytes
+        work.lane.release(flight.size_bytes, oldest)
+        if flight.produced_at is not None:
+            age = max(0.0, time.time() - flight.produced_at)
+            self._metrics.end_to_end_latency_seconds.labels(work.lane.topic).observe(age)
 
     def _settle(self, settled: Settled) -> None:
         """Take what an asynchronous sink says; a lane that has left by now has nothing to be told."""
@@ -469,7 +494,8 @@ class Pipeline:
 
     def _screened(self, flight: Flight, batch: Batch) -> Batch:
         """Return the batch decoded and without what goes no further: undecodable records, unwanted tombstones."""
-        screened = self._settings.screen.look(batch)
+        with self._watch.during("decode"):
+            screened = self._settings.screen.look(batch)
         if screened.ignored:
             self._metrics.filtered_records.labels(batch.metadata.topic, "tombstones").inc(len(screened.ignored))
         for index, (stage, error) in screened.poison.items():

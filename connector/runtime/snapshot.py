@@ -1,16 +1,20 @@
 """Makes the status snapshot and the gauges from what the controller, the lanes and the pipelines show of themselves.
 
-Called by the controller, a few times a second; the admin thread reads the result.
+Called by the controller, a few times a second; the admin thread reads the result. The series of lanes and topics are
+replaced as a whole each time, so those of a partition that left are gone with its lane.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from connector.telemetry.status import LaneState, LaneStatus, PipelineStatus, RunState, Status
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from connector.lane.lane import Lane
     from connector.pipeline.messages import Retry
     from connector.pipeline.worker import Pipeline
@@ -53,20 +57,52 @@ class StatusBoard:
             controller_seen=now,
             source_seen=controller.source.seen,
         )
-        paused = sum(lane.is_paused for lane in controller.fleet.lanes.values())
-        self._measure(state, is_ready=is_ready, lanes=lanes, paused=paused)
+        self._metrics.set_state(state)
+        self._metrics.ready.set(is_ready)
+        self._measure_lanes(lanes)
+        self._measure_topics(lanes)
+        self._measure_partitions(lanes[: self._metrics.partition_limit])
+        self._metrics.partition_series_omitted.set(max(0, len(lanes) - self._metrics.partition_limit))
 
-    def _measure(self, state: RunState, *, is_ready: bool, lanes: tuple[LaneStatus, ...], paused: int) -> None:
+    def _measure_lanes(self, lanes: tuple[LaneStatus, ...]) -> None:
         metrics = self._metrics
-        metrics.set_state(state)
-        metrics.ready.set(is_ready)
         metrics.assigned_lanes.set(len(lanes))
-        metrics.paused_lanes.set(paused)
-        metrics.inflight_bytes.set(sum(lane.held_bytes for lane in lanes))
+        states = Counter(lane.state for lane in lanes)
+        for state in LaneState:
+            metrics.lanes.labels(state.value).set(states[state])
+        metrics.memory_bytes.labels("lanes").set(sum(lane.held_bytes - lane.sink_bytes for lane in lanes))
+        metrics.memory_bytes.labels("sink").set(sum(lane.sink_bytes for lane in lanes))
+
+    def _measure_topics(self, lanes: Iterable[LaneStatus]) -> None:
+        lags: dict[tuple[str, ...], float] = {}
+        ages: dict[tuple[str, ...], float] = {}
         for lane in lanes:
-            metrics.watermark_age_seconds.labels(lane.topic, lane.partition).set(lane.watermark_age_seconds or 0.0)
+            topic = (self._metrics.topics.label(lane.topic),)
+            ages[topic] = max(ages.get(topic, 0.0), lane.oldest_held_seconds or 0.0)
+            if lane.lag is not None:
+                lags[topic] = lags.get(topic, 0.0) + lane.lag
+        self._metrics.topic_lag.show(lags)
+        self._metrics.oldest_unacknowledged_seconds.show(ages)
+
+    def _measure_partitions(self, lanes: Iterable[LaneStatus]) -> None:
+        """Lanes are in the order in which they came: the series stay those of the same ones while others come."""
+        wall = time.time()
+        lag: dict[tuple[str, ...], float] = {}
+        updated: dict[tuple[str, ...], float] = {}
+        committed: dict[tuple[str, ...], float] = {}
+        ages: dict[tuple[str, ...], float] = {}
+        for lane in lanes:
+            series = (lane.topic, str(lane.partition))
+            ages[series] = lane.watermark_age_seconds or 0.0
             if lane.committed is not None:
-                metrics.committed_position.labels(lane.topic, lane.partition).set(lane.committed)
+                committed[series] = lane.committed
+            if lane.lag is not None and lane.lag_age_seconds is not None:
+                lag[series] = lane.lag
+                updated[series] = wall - lane.lag_age_seconds
+        self._metrics.lag.show(lag)
+        self._metrics.lag_updated.show(updated)
+        self._metrics.committed_position.show(committed)
+        self._metrics.watermark_age_seconds.show(ages)
 
 
 def _readiness(
@@ -92,7 +128,8 @@ def _lane_status(controller: Controller, lane: Lane, now: float) -> LaneStatus:
     pipeline = controller.fleet.owners[lane.id]
     retry = controller.fleet.pipelines[pipeline].retries.get(lane.id)
     watermark = controller.checkpointer.watermarks([lane.id]).get(lane.partition_id)
-    committed, end, end_seen = lane.committed, lane.end_offset, lane.end_seen
+    committed, end, end_seen, held_since = lane.committed, lane.end_offset, lane.end_seen, lane.held_since
+    held_bytes, sink_bytes = lane.held_bytes, lane.sink_bytes
     is_held_back = controller.intents.holds(lane.topic, lane.partition)
     return LaneStatus(
         lane=lane.id,
@@ -105,7 +142,9 @@ def _lane_status(controller: Controller, lane: Lane, now: float) -> LaneStatus:
         end_offset=end,
         lag=max(0, end - committed) if end is not None and committed is not None else None,
         lag_age_seconds=None if end_seen is None else now - end_seen,
-        held_bytes=lane.held_bytes,
+        held_bytes=held_bytes,
+        sink_bytes=min(sink_bytes, held_bytes),  # the lane goes on between the two readings
+        oldest_held_seconds=None if held_since is None else max(0.0, now - held_since),
         watermark_age_seconds=controller.checkpointer.watermark_age(lane.id, now),
         attempts=retry.failures if retry else 0,
         last_error=retry.error if retry else None,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from connector.api.sink import LaneInfo, Sink, StoredPosition
     from connector.api.types import LaneId
     from connector.telemetry.metrics import Metrics
+    from connector.telemetry.stopwatch import Stopwatch
 
 log = get_logger(__name__)
 
@@ -29,9 +30,10 @@ log = get_logger(__name__)
 class SinkRunner:
     """Calls a sink. Only `ConnectorError`s come out: what a plugin raises besides is a crash."""
 
-    def __init__(self, sink: Sink[Any], metrics: Metrics) -> None:
+    def __init__(self, sink: Sink[Any], metrics: Metrics, watch: Stopwatch) -> None:
         self.sink = sink
         self._metrics = metrics
+        self._watch = watch
         self.holds_positions = sink.holds_positions
         self.max_in_flight = sink.max_in_flight
         self.in_flight = 0  # batches, or parts of them, at an asynchronous sink
@@ -83,7 +85,8 @@ class SinkRunner:
 
         self.in_flight += 1
         try:
-            self.sink.submit(batch, settle)
+            with self._watch.during("sink"):
+                self.sink.submit(batch, settle)
         except Exception as error:  # noqa: BLE001 - whatever it is, `settle` gives it its class
             settle(error)
 
@@ -122,7 +125,8 @@ class SinkRunner:
             log.warning("sink_notice_failed", notice=type(event).__name__, error=str(error))
 
     def _call(self, function: Any, *arguments: Any) -> Any:
-        return call_plugin(self._metrics, type(self.sink).__name__, None, function, *arguments)
+        with self._watch.during("sink"):
+            return call_plugin(self._metrics, type(self.sink).__name__, None, function, *arguments)
 
 
 def _outcome(error: BaseException | None) -> str:

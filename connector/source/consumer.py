@@ -469,7 +469,6 @@ class KafkaSource:
         for held in self._assignment:
             held.lane.fence()
             self._assignment.drop(held)
-            self._metrics.drop_partition(*held.key)
         self._cluster.stop()
         if self._client is not None:
             try:

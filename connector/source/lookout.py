@@ -130,9 +130,6 @@ class Lookout:
         if end < 0 or (lane.end_seen is not None and seen < lane.end_seen):
             return
         lane.end_offset, lane.end_seen = Offset(end), seen
-        if lane.committed is not None:
-            self._metrics.lag.labels(*held.key).set(max(0, end - lane.committed))
-            self._metrics.lag_updated.labels(*held.key).set(time.time() - (time.monotonic() - seen))
 
     def _leave_hole(self, client: KafkaClient, held: Held) -> None:
         """Forward, the lane goes on behind the hole. Backward, its partition needs a new lane, since the positions of a

@@ -336,7 +336,6 @@ class Rebalance:
         for held in lanes:
             held.lane.fence()
             self.assignment.drop(held)
-            self._metrics.drop_partition(*held.key)
 
     def _try_commit(
         self, client: KafkaClient, wanted: Mapping[Key, tuple[Held, PartitionId, Offset]]

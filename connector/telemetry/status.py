@@ -49,6 +49,8 @@ class LaneStatus:
     lag: int | None
     lag_age_seconds: float | None
     held_bytes: int
+    sink_bytes: int  # of these: in batches that are under way
+    oldest_held_seconds: float | None  # how long its oldest record that is not durable has been held; None: none is
     watermark_age_seconds: float | None  # how long the oldest unfinished batch has been out; None: none is out
     attempts: int = 0
     last_error: str | None = None

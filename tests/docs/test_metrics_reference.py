@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from connector.telemetry.metrics import Metrics, reference
+from connector.telemetry.metrics import Metrics
+from connector.telemetry.metrics_page import reference
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 

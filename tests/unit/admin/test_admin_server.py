@@ -36,6 +36,8 @@ LANE = LaneStatus(
     lag=0,
     lag_age_seconds=0.5,
     held_bytes=0,
+    sink_bytes=0,
+    oldest_held_seconds=None,
     watermark_age_seconds=None,
 )
 

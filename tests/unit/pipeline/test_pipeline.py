@@ -123,10 +123,11 @@ def test_a_batcher_knows_why_it_must_go_and_gives_out_what_it_has() -> None:
     assert batcher.reason(0.0) is None
     with pytest.raises(ValueError, match="no batch"):
         batcher.clear()
-    batcher.add(Chunk(records("t", 0, [3]), Offset(4), 10), now=1.0)
+    batcher.add(Chunk([], Offset(3), taken=0.25), now=1.0)
+    batcher.add(Chunk(records("t", 0, [3]), Offset(4), 10, taken=0.5), now=1.0)
     assert (batcher.reason(5.9), batcher.reason(6.0), batcher.room) == (None, "linger", 1)
-    messages, size, position = batcher.clear()
-    assert (len(messages), size, position, batcher.room) == (1, 10, 4, 2)
+    messages, size, position, since = batcher.clear()
+    assert (len(messages), size, position, since, batcher.room) == (1, 10, 4, 0.5, 2)
     assert batcher.reason(100.0) is None
 
 

@@ -83,7 +83,7 @@ def _batch() -> Batch:
 
 def _runner(error: BaseException | None = None) -> tuple[SinkRunner, Scripted, Metrics]:
     sink, metrics = Scripted(error), Metrics()
-    return SinkRunner(sink, metrics), sink, metrics
+    return SinkRunner(sink, metrics, metrics.pipeline_seconds.start("0")), sink, metrics
 
 
 def _errors(metrics: Metrics, error: BaseException) -> Any:

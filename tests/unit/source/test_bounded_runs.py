@@ -10,6 +10,7 @@ from confluent_kafka import Message, TopicPartition
 
 from connector import ExitCode, Offset
 from connector.api.source_event import CommitReady, Drained, LanesRetired, LanesRevoked
+from connector.runtime.snapshot import StatusBoard
 from connector.source.bounded import read_ends
 from connector.testing.client import FakeClient, records
 from tests.support.engine import PROTOCOLS, Destination, Engine, KafkaDriver
@@ -155,7 +156,8 @@ def test_statistics_give_the_end_and_the_lag_of_lanes_that_are_fetched_and_stale
     driver = KafkaDriver()
     driver.append(A, range(3))
     driver.assign(A, B)
-    with Engine(driver) as engine:
+    board = StatusBoard("g", driver.metrics)
+    with Engine(driver, publish=board.publish) as engine:
         engine.until_committed(A, 3)
         lanes = {lane.partition: lane for lane in engine.controller.fleet.lanes.values()}
         driver.fake.statistics('{"topics": {"t": {"partitions": {"0": {"ls_offset": 10}, "1": {"ls_offset": -1}}}}}')

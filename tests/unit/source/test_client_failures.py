@@ -194,13 +194,13 @@ def test_a_missing_topic_is_waited_for_and_shown() -> None:
     driver = KafkaDriver(topics={}, subscription=["t"])
     with Engine(driver) as engine:
         engine.until(lambda: driver.source.missing_topics == ("t",))
-        engine.until(lambda: driver.metrics.missing_topics._value.get() == 1)
+        engine.until(lambda: driver.metrics.registry.get_sample_value("connector_missing_topics") == 1)
         driver.cluster.topics["t"] = TopicFacts(1, "id of t")
         driver.cluster.look()
         driver.append(A, range(3))
         driver.assign(A)
         engine.until_written(A, range(3))
-        engine.until(lambda: driver.metrics.missing_topics._value.get() == 0)
+        engine.until(lambda: driver.metrics.registry.get_sample_value("connector_missing_topics") == 0)
 
 
 def test_a_missing_topic_ends_with_2_where_the_settings_say_so() -> None:

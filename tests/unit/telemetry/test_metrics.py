@@ -8,7 +8,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from connector.source.position import Cause
-from connector.telemetry.metrics import Metrics
+from connector.telemetry.metrics import Metrics, table
+from connector.telemetry.series import Distribution
 from connector.telemetry.status import RunState
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
@@ -23,32 +24,39 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(name, labels)
 
 
-def test_a_lag_that_was_never_measured_is_absent_and_a_measured_zero_is_shown(metrics: Metrics) -> None:
-    series = metrics.lag.labels("orders", 0)
-    assert value(metrics, "connector_consumer_lag_records", topic="orders", partition="0") is None
-    series.set(0)
-    assert value(metrics, "connector_consumer_lag_records", topic="orders", partition="0") == 0
+def test_a_measured_gauge_shows_what_was_measured_and_nothing_of_before(metrics: Metrics) -> None:
+    name = "connector_consumer_lag_records"
+    assert value(metrics, name, topic="orders", partition="0") is None
+    metrics.lag.show({("orders", "0"): 0, ("orders", "1"): 7})
+    assert value(metrics, name, topic="orders", partition="0") == 0
+    metrics.lag.show({("orders", "1"): 6})
+    assert value(metrics, name, topic="orders", partition="0") is None
+    assert value(metrics, name, topic="orders", partition="1") == 6
 
 
-def test_a_stale_lag_is_told_by_the_time_of_its_measurement(metrics: Metrics) -> None:
-    metrics.lag.labels("orders", 0).set(7)
-    metrics.lag_updated.labels("orders", 0).set(1_700_000_000)
-    labels = {"topic": "orders", "partition": "0"}
-    assert value(metrics, "connector_consumer_lag_updated_timestamp_seconds", **labels) == 1_700_000_000
+def test_a_metric_has_series_from_the_start_unless_it_says_when_they_are_absent(metrics: Metrics) -> None:
+    shown = {family.name for family in metrics.registry.collect() if family.samples}
+    for attribute, (_, declared) in table().items():
+        is_shown = f"connector_{declared.name}".removesuffix("_info") in shown
+        assert is_shown == (not declared.absent or attribute == "commits"), attribute
 
 
-def test_a_partition_that_left_has_no_series_and_others_keep_theirs(metrics: Metrics) -> None:
-    for partition in (0, 1):
-        for gauge in (metrics.lag, metrics.lag_updated, metrics.committed_position, metrics.watermark_age_seconds):
-            gauge.labels("orders", partition).set(5)
-    metrics.drop_partition("orders", 1)
-    text = metrics.render("")[0].decode()
-    assert 'partition="1"' not in text
-    assert text.count('{partition="0",topic="orders"} 5.0') == 4
+def test_topics_beyond_the_limit_share_a_series_and_are_told(metrics: Metrics) -> None:
+    metrics = Metrics(topic_limit=2)
+    for topic in ("a", "b", "c", "d", "a", "c"):
+        metrics.consumed_records.labels(topic).inc()
+    shown = {topic: value(metrics, "connector_consumed_records_total", topic=topic) for topic in ("a", "b", "_other")}
+    assert shown == {"a": 2, "b": 1, "_other": 3}
+    assert value(metrics, "connector_consumed_records_total", topic="c") is None
+    assert value(metrics, "connector_topic_series_omitted") == 2
 
 
-def test_dropping_a_partition_that_was_never_measured_is_no_error(metrics: Metrics) -> None:
-    metrics.drop_partition("orders", 9)
+def test_a_summary_shows_the_quantiles_that_were_measured_and_sums_that_grow(metrics: Metrics) -> None:
+    name = "connector_client_broker_round_trip_seconds"
+    metrics.client_broker_round_trip.show({("1",): Distribution({0.5: 0.002, 0.99: 0.1}, 1.5, 30)})
+    assert value(metrics, name, broker="1", quantile="0.99") == 0.1
+    assert value(metrics, f"{name}_sum", broker="1") == 1.5
+    assert value(metrics, f"{name}_count", broker="1") == 30
 
 
 def test_counters_of_closed_label_sets_show_zero_before_anything_happened(metrics: Metrics) -> None:
@@ -59,6 +67,9 @@ def test_counters_of_closed_label_sets_show_zero_before_anything_happened(metric
         'connector_drains_total{outcome="timed_out"} 0.0',
         'connector_sink_write_seconds_count{outcome="fatal"} 0.0',
         'connector_commits_total{code="NO_ERROR",outcome="ok"} 0.0',
+        'connector_lanes{state="held_back"} 0.0',
+        "connector_commit_seconds_count 0.0",
+        "connector_partition_series_omitted 0.0",
         "connector_late_acks_total 0.0",
         "connector_ready 0.0",
     ):
@@ -96,18 +107,18 @@ def test_a_scrape_parses_in_the_form_that_was_asked_for(metrics: Metrics) -> Non
         assert samples["connector_consumed_records_total"].labels == {"topic": 'a\nb"c'}
 
 
-def test_updates_and_drops_during_scrapes_lose_nothing_and_break_nothing(metrics: Metrics) -> None:
+def test_updates_during_scrapes_lose_nothing_and_break_nothing(metrics: Metrics) -> None:
     rounds, threads = 400, 3
     done = threading.Event()
     failures: list[BaseException] = []
 
     def update(topic: str) -> None:
-        written = metrics.written_records.labels(topic)
+        watch = metrics.pipeline_seconds.start(topic)
         for number in range(rounds):
-            written.inc(2)
+            metrics.written_records.labels(topic).inc(2)
             metrics.client_errors.labels(f"code-{number % 50}").inc()
-            metrics.lag.labels(topic, number % 5).set(number)
-            metrics.drop_partition(topic, number % 5)
+            metrics.lag.show({(topic, str(partition)): number for partition in range(number % 5)})
+            watch.switch("sink" if number % 2 else "wait")
 
     def scrape() -> None:
         try:
@@ -129,4 +140,3 @@ def test_updates_and_drops_during_scrapes_lose_nothing_and_break_nothing(metrics
     assert [value(metrics, "connector_written_records_total", topic=f"topic-{n}") for n in range(threads)] == [
         2 * rounds
     ] * threads
-    assert "connector_consumer_lag_records{" not in metrics.render("")[0].decode()
