@@ -25,10 +25,14 @@ app = typer.Typer(
     name="connector",
     help="Moves records from a Kafka consumer group into sinks. Configured by CONNECTOR_* environment variables.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+def _examples(*lines: str) -> str:
+    """Return the end of a command's help. The backspace keeps the lines as they are."""
+    return "\n".join(("\b", "Examples:" if len(lines) > 1 else "Example:", *(f"  {line}" for line in lines)))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -61,14 +65,16 @@ dlq = typer.Typer(help="Dead letters: look at them, send them back.", no_args_is
 app.add_typer(dlq, name="dlq")
 
 DlqTopic: TypeAlias = Annotated[
-    str | None, typer.Option("--topic", help="The dead letter topic. Default: CONNECTOR_DLQ_TOPIC.")
+    str | None, typer.Option("--topic", metavar="TOPIC", help="The dead letter topic. Default: CONNECTOR_DLQ_TOPIC.")
 ]
-ErrorClass: TypeAlias = Annotated[str | None, typer.Option(help="Only letters of this error class.")]
-Origin: TypeAlias = Annotated[str | None, typer.Option(help="Only letters of records of this topic.")]
+ErrorClass: TypeAlias = Annotated[str | None, typer.Option(metavar="CLASS", help="Only letters of this error class.")]
+Origin: TypeAlias = Annotated[str | None, typer.Option(metavar="TOPIC", help="Only letters of records of this topic.")]
 Since: TypeAlias = Annotated[
-    str | None, typer.Option(help="Only what died then or later: an ISO time, or 30m, 7d ago.")
+    str | None, typer.Option(metavar="TIME", help="Only what died then or later: an ISO time, or 30m, 7d ago.")
 ]
-Until: TypeAlias = Annotated[str | None, typer.Option(help="Only what died before: an ISO time, or how long ago.")]
+Until: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="TIME", help="Only what died before: an ISO time, or how long ago.")
+]
 
 
 @app.callback()
@@ -83,7 +89,14 @@ def _common(
     context.obj = env_file
 
 
-@app.command("run")
+@app.command(
+    "run",
+    epilog=_examples(
+        "connector run",
+        "connector run --env-file prod.env",
+        "CONNECTOR_STOP=end connector run     # to the end of the topics, then exit 0",
+    ),
+)
 def _run(context: typer.Context, env_file: EnvFile = None) -> None:
     """Consume until stopped, or to the end of a bounded run."""
     from connector.cli.run import run
@@ -91,48 +104,93 @@ def _run(context: typer.Context, env_file: EnvFile = None) -> None:
     raise typer.Exit(run(env_file or context.obj))
 
 
-@app.command("demo")
+@app.command("demo", epilog=_examples("connector demo", "connector demo --records 20000 --directory /tmp/demo"))
 def _demo(
-    records: Annotated[int, typer.Option(min=1_000, max=500_000, help="How many records to produce.")] = 200_000,
+    records: Annotated[
+        int, typer.Option(min=1_000, max=500_000, metavar="N", help="How many records to produce.")
+    ] = 200_000,
     directory: Annotated[
-        Path | None, typer.Option(help="Where the data goes, and stays. Default: sluiceway-demo in the current folder.")
+        Path | None,
+        typer.Option(
+            metavar="PATH", help="Where the data goes, and stays. Default: sluiceway-demo in the current folder."
+        ),
     ] = None,
 ) -> None:
-    """See it work: an embedded broker, real copies of `connector run`, live rebalances. About 15 seconds."""
+    """See it work: real copies and live rebalances, in 15 seconds.
+
+    On a broker inside the command, so that nothing else is needed.
+    """
     from connector.cli.demo import demo
 
     raise typer.Exit(demo(records=records, directory=directory))
 
 
-@app.command("check")
+@app.command("check", epilog=_examples("connector check --env-file prod.env"))
 def _check(context: typer.Context, env_file: EnvFile = None) -> None:
-    """Check the configuration offline; show what is in effect and where it came from."""
+    """Check the configuration, offline, and show what is in effect.
+
+    With where each value came from; of what is wrong, everything at once.
+    """
     from connector.cli.check import check
 
     check(env_file or context.obj)
 
 
-@app.command("config")
+@app.command("config", epilog=_examples("connector config > effective.env", "connector config --json"))
 def _config(
     context: typer.Context,
     env_file: EnvFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, with where each value came from.")] = False,
 ) -> None:
-    """Print the settings in effect as NAME=value lines, secrets masked."""
+    """Print the settings in effect for other programs.
+
+    As NAME=value lines or JSON, secrets masked.
+    """
     from connector.cli.check import print_configuration
 
     print_configuration(env_file or context.obj, as_json=as_json)
 
 
-@app.command("sinks")
+@app.command("sinks", epilog=_examples("connector sinks", "CONNECTOR_PLUGIN_DIR=plugins connector sinks"))
 def _sinks(context: typer.Context, env_file: EnvFile = None) -> None:
-    """List the installed sinks and their settings."""
+    """List the installed sinks and transforms and their settings."""
     from connector.cli.sinks import list_sinks
 
     list_sinks(env_file or context.obj)
 
 
-@dlq.command("show")
+@app.command(
+    "healthcheck",
+    epilog=_examples(
+        "connector healthcheck",
+        "connector healthcheck --ready --env-file prod.env",
+        "connector healthcheck --url http://10.0.0.7:9464",
+    ),
+)
+def _healthcheck(
+    context: typer.Context,
+    env_file: EnvFile = None,
+    *,
+    ready: Annotated[bool, typer.Option("--ready", help="Whether it consumes (/readyz), not only lives.")] = False,
+    url: Annotated[
+        str | None, typer.Option(metavar="URL", help="Ask there instead of at CONNECTOR_ADMIN_ADDRESS.")
+    ] = None,
+) -> None:
+    """Ask a running connector whether it lives: exit 0 or 1.
+
+    Needs no setting but CONNECTOR_ADMIN_ADDRESS; waits for 3 seconds at most.
+    """
+    from connector.cli.healthcheck import healthcheck
+
+    raise typer.Exit(0 if healthcheck(env_file or context.obj, is_ready_wanted=ready, url=url) else 1)
+
+
+@dlq.command(
+    "show",
+    epilog=_examples(
+        "connector dlq show --since 1h", "connector dlq show --origin orders --error-class PoisonError --json"
+    ),
+)
 def _dlq_show(
     context: typer.Context,
     env_file: EnvFile = None,
@@ -142,7 +200,7 @@ def _dlq_show(
     origin: Origin = None,
     since: Since = None,
     until: Until = None,
-    limit: Annotated[int, typer.Option(min=1, help="Show so many at most, the oldest.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Show so many at most, the oldest.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, with the whole record.")] = False,
 ) -> None:
     """Show dead letters; changes nothing."""
@@ -152,25 +210,34 @@ def _dlq_show(
     show(env_file or context.obj, choice, limit=limit, as_json=as_json)
 
 
-@dlq.command("replay")
+@dlq.command(
+    "replay", epilog=_examples("connector dlq replay --dry-run", "connector dlq replay --origin orders --limit 100")
+)
 def _dlq_replay(
     context: typer.Context,
     env_file: EnvFile = None,
     *,
     topic: DlqTopic = None,
-    to: Annotated[str | None, typer.Option(help="Topic to send to. Default: the one each record came from.")] = None,
+    to: Annotated[
+        str | None, typer.Option(metavar="TOPIC", help="Topic to send to. Default: the one each record came from.")
+    ] = None,
     error_class: ErrorClass = None,
     origin: Origin = None,
     since: Since = None,
     until: Until = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Send so many at most.")] = None,
-    max_replays: Annotated[int, typer.Option(min=1, help="Pass over what was replayed so often already.")] = 5,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Send so many at most.")] = None,
+    max_replays: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Pass over what was replayed so often already.")
+    ] = 5,
     from_beginning: Annotated[
         bool, typer.Option("--from-beginning", help="Not from where the last replay ended, but from the oldest letter.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be sent.")] = False,
 ) -> None:
-    """Send dead letters back, each as it was. Goes on where the last replay ended."""
+    """Send dead letters back, each as it was.
+
+    Goes on where the last replay ended.
+    """
     from connector.cli.dlq import Choice, send_back
 
     send_back(
@@ -184,14 +251,23 @@ def _dlq_replay(
     )
 
 
-@app.command("new-sink")
+@app.command(
+    "new-sink",
+    epilog=_examples("connector new-sink clickhouse", "connector new-sink clickhouse --directory sinks/clickhouse"),
+)
 def _new_sink(
-    name: Annotated[str, typer.Argument(help="Name of the sink, as in CONNECTOR_SINK: lower case, hyphens.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the sink, as in CONNECTOR_SINK: lower case, hyphens.")
+    ],
     directory: Annotated[
-        Path | None, typer.Option(help="Folder to make. Default: sluiceway-sink-NAME in the current folder.")
+        Path | None,
+        typer.Option(metavar="PATH", help="Folder to make. Default: sluiceway-sink-NAME in the current folder."),
     ] = None,
 ) -> None:
-    """Write a package with a new sink: settings, tests and all, ready to install."""
+    """Write the package of a new sink, ready to install.
+
+    With settings, tests and all.
+    """
     from connector.cli.new_sink import new_sink
 
     try:

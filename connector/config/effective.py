@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from connector.config.display import MASK, format_setting, mask_credentials
+from connector.config.environment import PREFIX
 from connector.config.load import SINK_PREFIX, transform_prefix
 from connector.config.preflight import kafka_name
-from connector.config.settings import PREFIX, environment_name
+from connector.config.settings import environment_name
 from connector.source.client_config import (
     BLACKLIST,
     DERIVED,

@@ -2,10 +2,8 @@
 
 Called once by a command, before any thread starts. Rules:
 
-- `<NAME>_FILE` names a file that holds the value (one trailing line break is cut off). A setting whose own name ends in
-  `_FILE` is read as itself. Both `<NAME>` and `<NAME>_FILE` are a contradiction.
-- The environment wins over the file of variables, setting by setting.
-- An empty value counts as unset, since `${NAME:-}` in a compose file leaves one behind.
+- What `connector.config.environment` says of files and layers. A setting whose own name ends in `_FILE` is read as
+  itself. Both `<NAME>` and `<NAME>_FILE` are a contradiction.
 - An unknown `CONNECTOR_*` name is an error, save the ones that Kubernetes makes for a service called `connector`
   (`CONNECTOR_PORT*`, `CONNECTOR_SERVICE_*`) and `CONNECTOR_TEST_*`.
 """
@@ -25,6 +23,7 @@ from pydantic import ValidationError
 from connector.api.errors import ConfigError
 from connector.api.sink import SinkContext
 from connector.config.display import MASK, is_secret, mask_credentials
+from connector.config.environment import FILE_SUFFIX, PREFIX, Reading, find_reading, read_layers, read_value
 from connector.config.fields import broken_rule, plain_value
 from connector.config.later import LATER_VALUES, later_name
 from connector.config.memory import LEAST_BYTES, Shares, divide
@@ -37,7 +36,7 @@ from connector.config.preflight import (
     property_name,
     property_problems,
 )
-from connector.config.settings import PREFIX, ConnectorSettings, environment_name, parse_transforms
+from connector.config.settings import ConnectorSettings, environment_name, parse_transforms
 from connector.plugins.loader import SINK, TRANSFORM, Plugins
 from connector.source import client_config
 from connector.source.client_config import ClientSettings, probe_client
@@ -55,17 +54,7 @@ if TYPE_CHECKING:
 SINK_PREFIX = PREFIX + "SINK_"
 TRANSFORM_PREFIX = PREFIX + "TRANSFORM_"
 _NOT_OURS = re.compile(r"CONNECTOR_(PORT|SERVICE_|TEST_).*")
-_FILE = "_FILE"
 _SHOWN_CHARACTERS = 100
-_LINE = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)")
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """A value as text, and where it was read: `environment`, the path of a file, or the line of a file."""
-
-    value: str
-    origin: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +94,7 @@ def load(environ: Mapping[str, str], env_file: Path | None = None) -> Config:
 
     Args:
         environ: The environment.
-        env_file: Lines of `NAME=value`; `#` begins a comment line, `export ` before the name and one pair of quotes
-            around the value are taken off. Names that do not begin with `CONNECTOR_` are left alone.
+        env_file: A file of variables.
 
     Raises:
         ConfigError: Its message has a line for each problem.
@@ -130,7 +118,7 @@ def load_connection(environ: Mapping[str, str], env_file: Path | None = None) ->
 def plugins_of(environ: Mapping[str, str], env_file: Path | None = None) -> Plugins:
     """Return the plugins that these settings give access to, whatever else is wrong with the settings."""
     loading = _Loading()
-    return loading.plugins(loading.layers(environ, env_file))
+    return loading.plugins(read_layers(environ, env_file, loading.problems))
 
 
 def reload_plugin(config: Config, operator_id: str) -> Config:
@@ -174,7 +162,7 @@ class _Loading:
         self.problems: list[str] = []
 
     def run(self, environ: Mapping[str, str], env_file: Path | None) -> Config:
-        layers = self.layers(environ, env_file)
+        layers = read_layers(environ, env_file, self.problems)
         plugins = self.plugins(layers)
         sink = self._sink(layers, plugins)
         transforms = self._transforms(layers, plugins)
@@ -215,9 +203,9 @@ class _Loading:
             {
                 name: reading
                 for name, reading in layer.items()
-                if name.startswith(KAFKA_PREFIX) or name.removesuffix(_FILE) in _CONNECTION
+                if name.startswith(KAFKA_PREFIX) or name.removesuffix(FILE_SUFFIX) in _CONNECTION
             }
-            for layer in self.layers(environ, env_file)
+            for layer in read_layers(environ, env_file, self.problems)
         ]
         names = _PluginNames.of(None, None)
         readings = self._resolve(layers, names)
@@ -234,51 +222,18 @@ class _Loading:
             raise ConfigError("\n".join(self.problems))
         return client
 
-    def layers(self, environ: Mapping[str, str], env_file: Path | None) -> list[dict[str, Reading]]:
-        """Return what is set, the file first: a later layer wins."""
-        layers = [self._file_layer(env_file)] if env_file is not None else []
-        layers.append({name: Reading(value, "environment") for name, value in environ.items()})
-        return [
-            {name: reading for name, reading in layer.items() if name.startswith(PREFIX) and reading.value}
-            for layer in layers
-        ]
-
     def plugins(self, layers: list[dict[str, Reading]]) -> Plugins:
         """Find the directory of plugins first; what is wrong with it is told with the other settings."""
         with suppress(ConfigError):
-            directory = _first(layers, "CONNECTOR_PLUGIN_DIR")
+            directory = find_reading(layers, "CONNECTOR_PLUGIN_DIR")
             if directory is not None and Path(directory.value).is_dir():
                 return Plugins(Path(directory.value))
         return Plugins()
 
-    def _file_layer(self, path: Path) -> dict[str, Reading]:
-        """Read a file of variables."""
-        layer: dict[str, Reading] = {}
-        try:
-            lines = path.read_text(encoding="utf-8-sig").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            self.problems.append(f"--env-file {path} cannot be read: {_reason(error)}.")
-            return layer
-        for number, line in enumerate(lines, start=1):
-            text = line.strip()
-            if not text or text.startswith("#"):
-                continue
-            found = _LINE.fullmatch(text)
-            if found is not None and not found[1].startswith(PREFIX):
-                continue
-            if found is None:
-                self.problems.append(f"{path}:{number} is not NAME=value. Correct it, or begin the line with #.")
-            elif found[1] in layer:
-                first = layer[found[1]].origin
-                self.problems.append(f"{path}:{number} sets {found[1]} again, after {first}. Remove one of them.")
-            else:
-                layer[found[1]] = Reading(_unquote(found[2].strip()), f"{path}:{number}")
-        return layer
-
     def _sink(self, layers: list[dict[str, Reading]], plugins: Plugins) -> type[Sink[Any]] | None:
         """Find the sink before its settings, because it decides which names exist."""
         try:
-            chosen = _first(layers, SINK.setting)
+            chosen = find_reading(layers, SINK.setting)
             return plugins.load(SINK, chosen.value if chosen else ConnectorSettings.model_fields["sink"].default)
         except ConfigError as error:
             self.problems.append(str(error))
@@ -288,7 +243,7 @@ class _Loading:
         """Find the transforms likewise; None when one is missing, or the list is wrong, which is told later."""
         found: dict[str, type[Transform[Any]]] = {}
         try:
-            chosen = _first(layers, TRANSFORM.setting)
+            chosen = find_reading(layers, TRANSFORM.setting)
             names = parse_transforms(chosen.value) if chosen else ()
         except (ConfigError, ValueError):
             return None
@@ -304,19 +259,19 @@ class _Loading:
         readings: dict[str, Reading] = {}
         for layer in layers:
             for name, reading in layer.items():
-                base = name.removesuffix(_FILE)
+                base = name.removesuffix(FILE_SUFFIX)
                 if name.startswith(plugin.unknown_prefixes):
                     continue  # which names exist is not known without the plugin
                 if _is_setting(name, plugin):
                     readings[name] = reading
-                elif name.endswith(_FILE) and _is_setting(base, plugin):
+                elif name.endswith(FILE_SUFFIX) and _is_setting(base, plugin):
                     if base in layer:
                         self.problems.append(
                             f"{base} and {name} are both set, and only one counts. Remove one of them."
                         )
                         continue
                     try:
-                        readings[base] = _read_file(base, reading)
+                        readings[base] = read_value(base, reading)
                     except ConfigError as error:
                         self.problems.append(str(error))
                 elif not _NOT_OURS.fullmatch(name):
@@ -461,20 +416,6 @@ def _fields_of(plugin: type[Sink[Any] | Transform[Any]]) -> Iterable[tuple[str, 
     return plugin.settings_type.model_fields.items()
 
 
-def _first(layers: list[dict[str, Reading]], name: str) -> Reading | None:
-    """Return the reading of a setting that is needed before the others.
-
-    Raises:
-        ConfigError: The file that it names cannot be read.
-    """
-    for layer in reversed(layers):
-        if name in layer:
-            return layer[name]
-        if name + _FILE in layer:
-            return _read_file(name, layer[name + _FILE])
-    return None
-
-
 def _values(model: type[Settings], texts: Mapping[str, str], prefix: str) -> dict[str, Any]:
     return {
         name: plain_value(field, texts[variable])
@@ -499,7 +440,7 @@ def _client_settings(settings: ConnectorSettings, properties: Mapping[str, str])
 def _is_setting(name: str, plugin: _PluginNames) -> bool:
     if name.startswith(KAFKA_PREFIX):
         # Any other name is judged with the properties; here it decides who reads the file, the client or we.
-        return not name.endswith(_FILE) or not probe_client({property_name(name): ""}).is_unknown
+        return not name.endswith(FILE_SUFFIX) or not probe_client({property_name(name): ""}).is_unknown
     return name in _CORE or name in plugin.fields
 
 
@@ -510,7 +451,7 @@ def _unknown(name: str, plugin: _PluginNames) -> str:
     prefix = next((each for each in (SINK_PREFIX, TRANSFORM_PREFIX) if name.startswith(each)), PREFIX)
     known = sorted(_CORE if prefix == PREFIX else (each for each in plugin.fields if each.startswith(prefix)))
     # Without the prefix, which would make any two names look alike.
-    endings = [each.removeprefix(prefix) + suffix for each in known for suffix in ("", _FILE)]
+    endings = [each.removeprefix(prefix) + suffix for each in known for suffix in ("", FILE_SUFFIX)]
     nearest = get_close_matches(name.removeprefix(prefix), endings, n=1, cutoff=0.75)
     meant = f"Did you mean {prefix}{nearest[0]}? " if nearest else ""
     if prefix == SINK_PREFIX:
@@ -522,36 +463,9 @@ def _unknown(name: str, plugin: _PluginNames) -> str:
     return f"{name}: there is no such setting. {meant}Correct or remove it."
 
 
-def _read_file(name: str, path: Reading) -> Reading:
-    """Read the value of a setting from a file.
-
-    Raises:
-        ConfigError: It cannot be read, or is empty.
-    """
-    try:
-        content = Path(path.value).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{name}{_FILE}={path.value} cannot be read: {_reason(error)}.") from error
-    value = content.removesuffix("\n").removesuffix("\r")
-    if not value:
-        raise ConfigError(f"{name}{_FILE}={path.value} is empty. Write the value into the file.")
-    return Reading(value, path.value)
-
-
 def _foreign(text: str) -> str:
     """Mask secrets in what a plugin or the client says; it may quote any value."""
     return str(mask(mask_credentials(text)))
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError):
-        return error.strerror or type(error).__name__
-    return "it is no UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
-
-
-def _unquote(text: str) -> str:
-    is_quoted = len(text) >= 2 and text[0] == text[-1] and text[0] in "'\""
-    return text[1:-1] if is_quoted else text
 
 
 def _shown(name: str, texts: Mapping[str, str], field: FieldInfo | None) -> str:

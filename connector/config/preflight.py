@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from connector.api.settings import format_duration
 from connector.config.display import format_size
+from connector.config.environment import PREFIX
 from connector.config.memory import divide
-from connector.config.settings import PREFIX
 from connector.source.client_config import (
     CLASSIC_ONLY,
     CONSUMER_ONLY,

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from connector.api.errors import ConfigError
 from connector.api.settings import Settings
 from connector.config.display import describe_default, describe_values
+from connector.config.environment import PREFIX
 from connector.config.events_page import events_page
 from connector.config.later import LATER_NAMES, LATER_VALUES
 from connector.config.load import SINK_PREFIX, transform_prefix
-from connector.config.settings import PREFIX, ConnectorSettings, environment_name
+from connector.config.settings import ConnectorSettings, environment_name
 from connector.plugins.loader import SINK, TRANSFORM, Plugins
 from connector.source.client_config import (
     DERIVED,

@@ -9,33 +9,23 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator
 
 from connector.api.settings import Duration, Field, Secret, Settings, Size
+from connector.config.address import ADMIN_ADDRESS, Address, parse_address
 from connector.config.display import mask_credentials
+from connector.config.environment import PREFIX
 from connector.config.memory import LEAST_BYTES, default_budget_bytes
 from connector.source.client_config import DEFAULT_STRATEGY, AssignmentStrategy, ProtocolChoice, probe_client
 from connector.source.position import Start, StartPolicy, parse_start
 from connector.telemetry.metrics import PARTITION_LIMIT, TOPIC_LIMIT
 
-PREFIX = "CONNECTOR_"
 _SERVER = re.compile(r"(\w+://)?([^\s:,/\[\]]+|\[[0-9a-fA-F:]+\])(:\d{1,5})?")
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _TRANSFORM = re.compile(r"[a-z][a-z0-9_-]*")
 _TOKEN = re.compile(r"[!-~]+")
-_ADDRESS = re.compile(r"([^\s:\[\]]+|\[[0-9a-fA-F:]+\]):(\d{1,5})")
-
-
-class Address(NamedTuple):
-    """Where a server listens. Port 0 takes a free one."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def _split(value: object) -> object:
@@ -139,12 +129,7 @@ def _lower(value: object) -> object:
 
 
 def _address(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    found = _ADDRESS.fullmatch(value)
-    if not found or int(found[2]) > 65535:
-        raise ValueError("is no address to listen on; write host:port, as in 127.0.0.1:9464 (port 0: a free one)")
-    return Address(found[1].strip("[]"), int(found[2]))
+    return parse_address(value) if isinstance(value, str) else value
 
 
 StartSetting = Annotated[
@@ -292,7 +277,7 @@ class ConnectorSettings(Settings):
     retry_initial: Duration = Field(0.1, gt=0, description="First wait before a retry; it doubles, with jitter.")
     retry_max: Duration = Field(30.0, gt=0, description="Longest wait before a retry.")
     admin_address: Annotated[Address, BeforeValidator(_address)] = Field(
-        Address("127.0.0.1", 9464),
+        ADMIN_ADDRESS,
         description="Where `/metrics`, `/livez`, `/readyz` and `/status` are served. Port 0 takes a free one.",
         json_schema_extra={"values": "host:port"},
     )

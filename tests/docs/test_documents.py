@@ -23,10 +23,11 @@ import connector.testing
 from connector import ConfigError, ExitCode, PoisonError, Secret, SinkContext, TransientError
 from connector.cli import app
 from connector.config.display import describe_default
+from connector.config.environment import PREFIX
 from connector.config.later import LATER_NAMES
 from connector.config.load import SINK_PREFIX, TRANSFORM_PREFIX, transform_prefix
 from connector.config.preflight import KAFKA_PREFIX, property_name
-from connector.config.settings import PREFIX, ConnectorSettings, environment_name
+from connector.config.settings import ConnectorSettings, environment_name
 from connector.plugins.loader import SINK, TRANSFORM, Plugins
 from connector.source.client_config import probe_client, refusal
 from connector.telemetry.metrics import Metrics

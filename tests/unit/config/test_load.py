@@ -11,9 +11,10 @@ from pydantic import field_validator
 
 from connector import Duration, Field, Secret, Settings, Sink, Size
 from connector.api.errors import ConfigError, ExitCode
+from connector.config.address import Address
 from connector.config.later import LATER_NAMES, LATER_VALUES
 from connector.config.load import Config, load, reload_plugin
-from connector.config.settings import Address, ConnectorSettings, environment_name
+from connector.config.settings import ConnectorSettings, environment_name
 from connector.plugins.loader import SINK, Plugins
 from connector.source.position import StartPolicy
 from connector.telemetry.logs import mask
