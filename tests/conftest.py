@@ -13,6 +13,7 @@ from connector.testing.embedded import EmbeddedBroker
 from tests.support.kafka import GROUP_PROTOCOLS, Kafka, running_kafka
 from tests.support.postgres import Postgres, running_postgres
 from tests.support.process import ServerUnavailableError
+from tests.support.promtool import find_promtool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,6 +93,13 @@ def postgres_dsn(postgres: Postgres) -> Iterator[str]:
     """The DSN of an empty PostgreSQL database, new for each test."""
     with postgres.database() as dsn:
         yield dsn
+
+
+@pytest.fixture(scope="session")
+def promtool() -> str:
+    """The path of Prometheus' checker."""
+    with _fail_if_unavailable():
+        return find_promtool()
 
 
 @contextlib.contextmanager

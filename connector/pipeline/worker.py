@@ -198,11 +198,11 @@ class Pipeline:
                 return None
 
     def _is_blocked(self) -> bool:
-        """Whether there are records and something holds them: a retry, the breaker, a sink that is not open or full."""
+        """Whether something holds what there is to do: a retry, the breaker, a sink that is not open or is full."""
         if self.retries:
             return True
         if not self.is_open:
-            return any(work.lane.held_since is not None for work in self._works.values())
+            return bool(self._works)
         has_room = self._get_delivery().runner.has_room
         return not has_room and any(work.lane.has_chunks or work.has_parts for work in self._works.values())
 

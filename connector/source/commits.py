@@ -6,6 +6,7 @@ positions are committed is the checkpointer's decision.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from connector.api.types import Offset, PartitionId
     from connector.source.assignment import Assignment, Held, Key
     from connector.source.client import KafkaClient
+    from connector.telemetry.metrics import Metrics
+    from connector.telemetry.stopwatch import Stopwatch
 
 
 class Commits:
@@ -28,6 +31,8 @@ class Commits:
         assignment: The lanes held now.
         report: Takes each result.
         on_committed: Called with each lane that moved.
+        metrics: Where it counts how long a commit takes.
+        watch: The consumer thread's.
     """
 
     def __init__(
@@ -35,12 +40,17 @@ class Commits:
         assignment: Assignment,
         report: Callable[[CommitResult], None],
         on_committed: Callable[[Held], None],
+        metrics: Metrics,
+        watch: Stopwatch,
     ) -> None:
         self._assignment = assignment
         self._report = report
         self._on_committed = on_committed
+        self._metrics = metrics
+        self._watch = watch
         self._wanted: dict[PartitionId, Offset] = {}
         self._outstanding: dict[Key, tuple[PartitionId, Offset]] | None = None
+        self._sent = 0.0  # when that one was sent, time.monotonic()
 
     def want(self, positions: Mapping[PartitionId, Offset]) -> None:
         """Commit these when it is their turn."""
@@ -60,9 +70,10 @@ class Commits:
         self._wanted = {}
         if not entries:
             return
-        self._outstanding = outstanding
+        self._outstanding, self._sent = outstanding, time.monotonic()
         try:
-            client.commit(offsets=entries, asynchronous=True)
+            with self._watch.during("commit"):
+                client.commit(offsets=entries, asynchronous=True)
         except KafkaException as error:
             self._settle(dict.fromkeys(outstanding, error.args[0].name()))
 
@@ -84,6 +95,7 @@ class Commits:
     def _settle(self, errors: Mapping[Key, str]) -> None:
         """Only lanes that are still held move; a late answer changes nothing else."""
         outstanding, self._outstanding = self._outstanding or {}, None
+        self._metrics.commit_seconds.observe(time.monotonic() - self._sent)
         committed: dict[PartitionId, Offset] = {}
         failed: dict[PartitionId, str] = {}
         for key, (partition, position) in outstanding.items():

@@ -80,6 +80,7 @@ class KafkaSource:
         # beyond the timeout.
         self._events: Queue[SourceEvent[Lane] | FatalError] = Queue()
         self._results: deque[CommitResult] = deque()
+        self._watch = metrics.source_seconds.start()
         self._assignment = Assignment()
         self._starts = Starts(self._cluster, settings.subscription, settings.policies, metrics)
         self._rebalance = Rebalance(
@@ -89,13 +90,14 @@ class KafkaSource:
             report=self._results.append,
             fail=self._fail,
             metrics=metrics,
+            watch=self._watch,
             asks_sink=settings.asks_sink,
             drain_timeout=settings.drain_timeout,
         )
         self._router = Router(self._assignment, metrics, self._ask_resume)
         self._bounded = BoundedRun(self._assignment, self._events.put) if settings.is_bounded else None
         on_committed = self._bounded.on_committed if self._bounded else _ignore
-        self._commits = Commits(self._assignment, self._results.append, on_committed)
+        self._commits = Commits(self._assignment, self._results.append, on_committed, metrics, self._watch)
         self._lookout = Lookout(
             assignment=self._assignment,
             rebalance=self._rebalance,
@@ -189,6 +191,7 @@ class KafkaSource:
         while not self._is_closing:
             self._turn_after_failure()
         self._leave()
+        self._watch.stop()
 
     def _connect(self, protocol: int) -> None:
         self.protocol, properties = self._plan.protocols[protocol]
@@ -316,7 +319,8 @@ class KafkaSource:
             time.sleep(POLL_SECONDS)
             return
         try:
-            self._client.poll(POLL_SECONDS)
+            with self._watch.during("poll"):
+                self._client.poll(POLL_SECONDS)
             self._commits.send(self._client)
         except KafkaException:
             self._client_is_dead = True
@@ -324,24 +328,25 @@ class KafkaSource:
     def _poll(self) -> bool:
         """Take what the client has; false if that was nothing within the poll time."""
         client = self._get_client()
-        # `consume(n, t)` would wait for n records or the whole time; this pair returns with what is there.
-        first = client.poll(POLL_SECONDS)
-        if first is None:
-            return False
-        lane = self._lane_of(first)
-        messages = client.consume(_CONSUME_RECORDS - 1, 0)
+        with self._watch.during("poll"):
+            # `consume(n, t)` would wait for n records or the whole time; this pair returns with what is there.
+            first = client.poll(POLL_SECONDS)
+            if first is None:
+                return False
+            lane = self._lane_of(first)
+            messages = client.consume(_CONSUME_RECORDS - 1, 0)
         # Of lanes that a rebalance inside `consume` replaced, the client purges what it collected there, not what
         # `poll` gave out before. The new lane starts at or below that record and gets it again, in its place.
         if self._lane_of(first) is lane:
             messages.insert(0, first)
-        if any(map(Message.error, messages)):
-            failed = [message for message in messages if message.error() is not None]
-            messages = [message for message in messages if message.error() is None]
+        failed: list[Message] = []
+        with self._watch.during("route"):
+            if any(map(Message.error, messages)):
+                failed = [message for message in messages if message.error() is not None]
+                messages = [message for message in messages if message.error() is None]
             self._router.route(client, messages)
-            for message in failed:
-                self._on_message_error(message)
-        else:
-            self._router.route(client, messages)
+        for message in failed:
+            self._on_message_error(message)
         return True
 
     def _lane_of(self, message: Message) -> Held | None:
@@ -449,7 +454,8 @@ class KafkaSource:
 
         def call(*arguments: Any) -> None:
             try:
-                callback(*arguments)
+                with self._watch.during("other"):  # not the poll that it is called in
+                    callback(*arguments)
             except Exception as error:  # noqa: BLE001 - whatever it is, it ends the process in an orderly way
                 bug = InvariantError(f"{callback.__name__} failed: {type(error).__name__}: {error}. This is a bug.")
                 bug.__cause__ = error

@@ -15,6 +15,7 @@ from connector.api.types import Offset
 from connector.lane.lane import Chunk
 from connector.source.assignment import Wait
 from connector.source.client_errors import fatal_error
+from connector.source.client_statistics import ClientStatistics
 from connector.source.position import Cause
 from connector.source.starts import Found, log_ends
 from connector.telemetry.logs import get_logger
@@ -45,6 +46,7 @@ class Lookout:
         self._starts = starts
         self._cluster = cluster
         self._metrics = metrics
+        self._client_statistics = ClientStatistics(metrics)
 
     def look_at_positions(self, client: KafkaClient) -> None:
         """Move lanes over what the client skipped: transaction markers, aborted and compacted records (KIP-98)."""
@@ -112,9 +114,11 @@ class Lookout:
     def on_statistics(self, text: str) -> None:
         """Take the last stable offsets that the fetcher has seen, and the cluster's for lanes that are not fetched now.
 
-        Each has the time of its measurement: stale is not zero.
+        Each has the time of its measurement: stale is not zero. The rest of the statistics is for `ClientStatistics`.
         """
-        topics: dict[str, Any] = orjson.loads(text).get("topics", {})
+        statistics: dict[str, Any] = orjson.loads(text)
+        self._client_statistics.show(statistics)
+        topics: dict[str, Any] = statistics.get("topics", {})
         now = time.monotonic()
         self._cluster.unfetched = [held.key for held in self._assignment if not held.is_flowing]
         read = self._cluster.ends

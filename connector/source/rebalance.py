@@ -21,6 +21,7 @@ from connector.commit.outcome import Outcome, error_for, outcome_of
 from connector.lane.lane import Chunk, Lane
 from connector.source.assignment import Assignment, Held, Wait
 from connector.source.position import Cause, encode_metadata
+from connector.source.rebalance_cost import RebalanceCost
 from connector.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from connector.source.position import TopicFacts
     from connector.source.starts import Found, Starts
     from connector.telemetry.metrics import Metrics
+    from connector.telemetry.stopwatch import Stopwatch
 
 log = get_logger(__name__)
 
@@ -52,6 +54,7 @@ class Rebalance:
         report: Takes the result of a synchronous commit.
         fail: Takes the error that ends the process.
         metrics: Counts rebalances, drains and starts.
+        watch: The consumer thread's.
         asks_sink: The sink holds positions, so each lane waits until its pipeline has asked for its own.
         drain_timeout: How long a revocation waits for the sinks, in seconds.
     """
@@ -65,6 +68,7 @@ class Rebalance:
         report: Callable[[CommitResult], None],
         fail: Callable[[FatalError], None],
         metrics: Metrics,
+        watch: Stopwatch,
         asks_sink: bool,
         drain_timeout: float,
     ) -> None:
@@ -79,6 +83,8 @@ class Rebalance:
         self._report = report
         self._fail = fail
         self._metrics = metrics
+        self._watch = watch
+        self._cost = RebalanceCost(assignment, metrics, watch)
         self._asks_sink = asks_sink
         self._drain_timeout = drain_timeout
 
@@ -87,7 +93,8 @@ class Rebalance:
     def on_assign(self, client: KafkaClient, partitions: Sequence[TopicPartition]) -> None:
         """Partitions came: the full new set (eager), or more (cooperative, KIP-848); an empty list is common."""
         try:
-            self._assigned(client, [(partition.topic, partition.partition) for partition in partitions])
+            with self._cost.callback("lost", is_eager=self.is_eager):
+                self._assigned(client, [(partition.topic, partition.partition) for partition in partitions])
         except FatalError as error:
             self._fail(error)
         except Exception as error:  # noqa: BLE001 - a callback must not raise; the error ends the process
@@ -101,7 +108,8 @@ class Rebalance:
             leaving = self._known(partitions)
             if leaving and not self.is_closing:
                 started = time.monotonic()
-                self.release(client, leaving)
+                with self._cost.callback("revoked", is_eager=self.is_eager):
+                    self.release(client, leaving)
                 log.info(
                     "lanes_revoked",
                     rebalance=self.number,
@@ -117,7 +125,8 @@ class Rebalance:
             self.number += 1
             gone = self._known(partitions)
             if gone:
-                self.abandon(client, gone)
+                with self._cost.callback("lost", is_eager=self.is_eager):
+                    self.abandon(client, gone)
                 log.warning("lanes_lost", rebalance=self.number, lanes=_names(gone))
             self.has_joined = bool(len(self.assignment))
         except Exception as error:  # noqa: BLE001 - a callback must not raise; the error ends the process
@@ -132,7 +141,8 @@ class Rebalance:
             held.lane.close()
         barrier = DrainBarrier(parties=len(leaving) + 1)
         self._emit(LanesRevoked(tuple(held.lane.id for held in leaving), barrier))
-        is_drained = barrier.wait(self._drain_timeout)
+        with self._watch.during("rebalance"):
+            is_drained = barrier.wait(self._drain_timeout)
         self._metrics.drain_seconds.observe(time.monotonic() - started)
         if not is_drained:
             self._metrics.drains.labels("timed_out").inc()
@@ -342,10 +352,14 @@ class Rebalance:
     ) -> dict[Key, str]:
         """Commit once; return the error code of each partition that failed."""
         offsets = [commit_entry(held, position) for held, _, position in wanted.values()]
+        started = time.monotonic()
         try:
-            answers = client.commit(offsets=offsets, asynchronous=False) or []
+            with self._watch.during("commit"):
+                answers = client.commit(offsets=offsets, asynchronous=False) or []
         except KafkaException as error:
             return dict.fromkeys(wanted, error.args[0].name())
+        finally:
+            self._metrics.commit_seconds.observe(time.monotonic() - started)
         return {(answer.topic, answer.partition): answer.error.name() for answer in answers if answer.error is not None}
 
 

@@ -233,8 +233,8 @@ class Metrics:
             "pipeline_seconds",
             "seconds",
             "Where a pipeline thread's time goes. wait: nothing to do, or a batch lingers; decode: formats and"
-            " tombstones; transform, sink: in these plugins; dead_letters: until they are confirmed; blocked: there"
-            " are records, but a retry, an open breaker, a sink that is not open or is full of batches holds them.",
+            " tombstones; transform, sink: in these plugins; dead_letters: until they are confirmed; blocked: a retry,"
+            " an open breaker, a sink that is not open or is full of batches holds what there is to do.",
             {
                 "pipeline": (),
                 "activity": ("wait", "decode", "transform", "sink", "dead_letters", "blocked", "other"),
@@ -413,8 +413,9 @@ class Metrics:
         Declared(
             "memory_bytes",
             "bytes",
-            "What records occupy, by part. client_queue: prefetched by the Kafka client; lanes: buffered, and batches"
-            " that are being made; sink: batches that are under way and not durable.",
+            "What records occupy, by part. client_queue: keys and values prefetched by the Kafka client, whose own"
+            " overhead nobody tells; lanes: buffered, and batches that are being made; sink: batches that are under way"
+            " and not durable.",
             {"part": ("client_queue", "lanes", "sink")},
             absent=f"client_queue: {_NO_STATISTICS}",
         ),
@@ -449,7 +450,7 @@ class Metrics:
             "From a request to its response, by the id of the broker; the quantiles, 0.5 and 0.99, are of the second"
             " before the statistics. A fetch waits at the broker for records, up to `fetch.wait.max.ms`.",
             _BROKER,
-            absent="the broker has answered nothing in that second; it is not in the cluster",
+            absent="it has never answered; quantiles: not in that second; the broker is not in the cluster",
         ),
     ]
     client_broker_throttle: Annotated[
