@@ -49,7 +49,7 @@ except ImportError as missing:
     raise ImportError("the postgres sink needs psycopg: pip install 'sluiceway[postgres]'") from missing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from connector import Batch, Event, LaneId, LaneInfo, Offset, SinkContext
 
@@ -87,6 +87,14 @@ _CREATE_POSITIONS = sql.SQL(
 _CLAIM = sql.SQL(
     "INSERT INTO {} AS p (group_id, topic, partition, owner) VALUES (%s, %s, %s, %s) "
     "ON CONFLICT (group_id, topic, partition) DO UPDATE SET owner = excluded.owner RETURNING p.next_offset, p.topic_id"
+)
+_READ = sql.SQL(
+    "SELECT topic, partition, next_offset, topic_id FROM {} WHERE group_id = %s AND next_offset IS NOT NULL"
+)
+_RESET = sql.SQL(
+    "INSERT INTO {} AS p (group_id, topic, partition, owner, next_offset, topic_id) VALUES (%s, %s, %s, %s, %s, %s) "
+    "ON CONFLICT (group_id, topic, partition) DO UPDATE "
+    "SET owner = excluded.owner, next_offset = excluded.next_offset, topic_id = excluded.topic_id"
 )
 _MOVE = sql.SQL(
     "UPDATE {} SET next_offset = %s, topic_id = %s WHERE group_id = %s AND topic = %s AND partition = %s "
@@ -192,6 +200,11 @@ class PostgresSink(Sink[PostgresSettings]):
         """Whether lanes start from the positions in the database."""
         return self.settings.positions
 
+    @property
+    def resets_positions(self) -> bool:
+        """Whether a command may set the positions in the database: wherever there are any."""
+        return self.settings.positions
+
     def open(self) -> None:
         """Connect, and make the positions table when it is needed and missing.
 
@@ -201,8 +214,8 @@ class PostgresSink(Sink[PostgresSettings]):
             TransientError: The server is not there, or not ready.
         """
         with self._transaction("open") as connection:
-            if self.settings.positions and not _types(connection, self._positions):
-                _create(connection, _CREATE_POSITIONS.format(self._positions))
+            if self.settings.positions:
+                self._create_positions(connection)
 
     def on_event(self, event: Event) -> None:
         """Write batches; forget the claim of a lane that is gone, which one that has only stalled is not."""
@@ -227,6 +240,33 @@ class PostgresSink(Sink[PostgresSettings]):
         next_offset, topic_id = row or (None, None)
         self._claims[lane.id] = _Claim(lane.topic, lane.partition, owner, next_offset)
         return None if next_offset is None else StoredPosition(next_offset, topic_id)
+
+    def read_positions(self) -> Mapping[tuple[str, int], StoredPosition]:
+        """Return the group's positions, none if there is no table of them yet.
+
+        Raises:
+            TransientError: The database is not there.
+        """
+        with self._transaction("read positions") as connection:
+            if not _types(connection, self._positions):
+                return {}
+            rows = connection.execute(_READ.format(self._positions), (self.context.group_id,)).fetchall()
+        return {(topic, partition): StoredPosition(offset, topic_id) for topic, partition, offset, topic_id in rows}
+
+    def reset_positions(self, positions: Mapping[tuple[str, int], StoredPosition]) -> None:
+        """Set positions in one transaction, each with a fresh owner token that nobody has, once writes have ended.
+
+        Raises:
+            TransientError: The database is not there, or a write takes long.
+        """
+        rows = [
+            (self.context.group_id, topic, partition, str(uuid.uuid4()), stored.next_offset, stored.topic_id)
+            for (topic, partition), stored in sorted(positions.items())  # two resets cannot wait for each other
+        ]
+        with self._transaction("reset positions") as connection:
+            self._create_positions(connection)
+            with connection.cursor() as cursor:
+                cursor.executemany(_RESET.format(self._positions), rows)
 
     def write(self, batch: Batch) -> None:
         """Write the batch in one transaction, and the lane's position with it.
@@ -271,6 +311,10 @@ class PostgresSink(Sink[PostgresSettings]):
                 f"{self.settings.positions_table}: another one has claimed it, it was reset, or a commit succeeded "
                 "that looked lost"
             )
+
+    def _create_positions(self, connection: psycopg.Connection) -> None:
+        if not _types(connection, self._positions):
+            _create(connection, _CREATE_POSITIONS.format(self._positions))
 
     def _prepare(self, topic: str) -> _Writer:
         """Make the table if it is missing, look at its columns, and keep what writes to it."""

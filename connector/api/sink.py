@@ -14,7 +14,7 @@ from connector.api.event import Event, Input
 from connector.api.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from connector.api.batch import Batch
     from connector.api.errors import ConnectorError
@@ -135,3 +135,24 @@ class Sink(Generic[S]):
     def claim(self, lane: LaneInfo) -> StoredPosition | None:
         """Take ownership of a lane and return the position stored for its partition, or None if there is none."""
         raise TypeError(f"{type(self).__name__} says that it holds positions, but does not implement claim")
+
+    @property
+    def resets_positions(self) -> bool:
+        """Whether a command may read the positions that this sink holds, and set them: `connector offsets`.
+
+        If so, it implements `read_positions` and `reset_positions`. They are called on an instance of their own, in
+        another process than the writers', which is not opened, since it writes no records. `close` follows.
+        """
+        return False
+
+    def read_positions(self) -> Mapping[tuple[str, int], StoredPosition]:
+        """Return every position that is stored for the group, by topic and partition. Owners stay owners."""
+        raise TypeError(f"{type(self).__name__} says that it resets positions, but does not implement read_positions")
+
+    def reset_positions(self, positions: Mapping[tuple[str, int], StoredPosition]) -> None:
+        """Store these positions, all of them or none, and leave those of other partitions and groups as they are.
+
+        Each of these partitions has no owner afterwards: a writer that claimed it before is refused (`RefusedError`),
+        so that nothing moves the position before the next claim.
+        """
+        raise TypeError(f"{type(self).__name__} says that it resets positions, but does not implement reset_positions")

@@ -45,12 +45,12 @@ from connector.api.event import (
 )
 from connector.api.settings import Settings
 from connector.api.sink import LaneInfo, Sink, SinkContext, StoredPosition
-from connector.api.types import LaneId
+from connector.api.types import LaneId, Offset
 from connector.testing.batches import Record, make_batch
 from connector.testing.faults import FaultSwitch, kill_this_process
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -447,6 +447,72 @@ class SinkContract(Generic[S]):
             session.attempt(FaultSwitch().put_into(third, 1))
         self._check_agreement(settings, first, second, third)
 
+    # Positions that a command reads and sets.
+
+    def test_positions_are_read_without_a_claim(self, tmp_path: Path) -> None:
+        settings = self.make_settings(tmp_path)
+        if not self._resets_positions(settings):
+            return
+        first, second = self._batch(), self._batch(offset=3)
+        _expect(self._read_positions(settings), {}, "what is read of positions before anything was written")
+        with self._session(settings) as session:
+            session.claim(LaneInfo(LaneId(2), _TOPIC, 1, "id-1"))
+            session.write(first)
+            stored = {(_TOPIC, 0): StoredPosition(first.metadata.next_offset, "id-1")}
+            _expect(self._read_positions(settings), stored, "what is read of positions after one batch")
+            _expect(self._read_positions(settings, "another"), {}, "what is read of another group's positions")
+            session.write(second)
+        self._check(settings, first, second)
+
+    def test_a_lane_starts_where_its_position_was_reset_to(self, tmp_path: Path) -> None:
+        settings = self.make_settings(tmp_path)
+        if not self._resets_positions(settings):
+            return
+        written, other = self._batch(), self._batch(partition=1, lane=2)
+        with self._session(settings) as session:
+            session.write(written, other)
+        with self._session(settings, SinkContext(group_id="another")) as session:
+            session.claim(_lane_of(written))
+            session.write(self._batch(offset=100))
+        wanted = {
+            (_TOPIC, 0): StoredPosition(Offset(50), "id-2"),
+            (_TOPIC, 7): StoredPosition(Offset(0), None),  # which nobody has written
+        }
+        _run_and_kill(lambda: self.make_sink(settings, _CONTEXT).reset_positions(wanted))
+        expected = {**wanted, (_TOPIC, 1): StoredPosition(other.metadata.next_offset, "id-1")}
+        _expect(self._read_positions(settings), expected, "what is read of positions after a reset")
+        elsewhere = {(_TOPIC, 0): StoredPosition(Offset(103), "id-1")}
+        _expect(
+            self._read_positions(settings, "another"), elsewhere, "what a reset leaves of another group's positions"
+        )
+        with self._session(settings) as session:
+            for lane, (topic, partition) in enumerate(expected, start=1):
+                claimed = session.claim(LaneInfo(LaneId(lane), topic, partition, "id-2"))
+                _expect(claimed, expected[topic, partition], f"the position of {topic}[{partition}] after a reset")
+            session.write(self._batch(offset=50))
+        self._check(settings, written, other, self._batch(offset=100), self._batch(offset=50))
+
+    def test_a_writer_is_refused_after_a_reset_until_it_claims_again(self, tmp_path: Path) -> None:
+        settings = self.make_settings(tmp_path)
+        if not self._resets_positions(settings):
+            return
+        first, second = self._batch(), self._batch(offset=3)
+        position = {(_TOPIC, 0): StoredPosition(first.metadata.next_offset, "id-1")}
+        with self._session(settings) as session:
+            session.write(first)
+            # To where it stands: nothing but the owner tells that there was a reset.
+            self._reset_positions(settings, position)
+            try:
+                session.write(second)
+            except RefusedError:
+                pass
+            else:
+                _fail("a sink that had claimed its lane before a reset did not raise RefusedError")
+            self._check(settings, first)
+            _expect(session.claim(_lane_of(first)), position[_TOPIC, 0], "the position at the claim after a reset")
+            session.write(second)
+        self._check(settings, first, second)
+
     # How the checks work.
 
     def _batch(
@@ -487,6 +553,18 @@ class SinkContract(Generic[S]):
 
     def _holds_positions(self, settings: S) -> bool:
         return self.make_sink(settings, _CONTEXT).holds_positions
+
+    def _resets_positions(self, settings: S) -> bool:
+        return self._holds_positions(settings) and self.make_sink(settings, _CONTEXT).resets_positions
+
+    def _read_positions(self, settings: S, group: str = _CONTEXT.group_id) -> Mapping[tuple[str, int], StoredPosition]:
+        """Read positions as a command does: with an instance that is never opened."""
+        with contextlib.closing(self.make_sink(settings, SinkContext(group_id=group))) as sink:
+            return sink.read_positions()
+
+    def _reset_positions(self, settings: S, positions: Mapping[tuple[str, int], StoredPosition]) -> None:
+        with contextlib.closing(self.make_sink(settings, _CONTEXT)) as sink:
+            sink.reset_positions(positions)
 
     def _check_refusals(self, settings: S, batch: Batch) -> None:
         """See that each record is either stored, as it is, or refused as poison."""

@@ -73,3 +73,12 @@ def test_a_sink_that_holds_positions_must_claim() -> None:
     assert not sink.holds_positions
     with pytest.raises(TypeError, match="does not implement claim"):
         sink.claim(LaneInfo(LaneId(1), "t", 0))
+
+
+def test_a_sink_that_resets_positions_must_read_and_reset_them() -> None:
+    sink = _Empty(Settings(), SinkContext("group"))
+    assert not sink.resets_positions
+    with pytest.raises(TypeError, match="does not implement read_positions"):
+        sink.read_positions()
+    with pytest.raises(TypeError, match="does not implement reset_positions"):
+        sink.reset_positions({})

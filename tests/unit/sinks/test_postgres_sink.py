@@ -402,6 +402,19 @@ def make_exact(make_sink: Callable[..., PostgresSink]) -> Callable[..., Postgres
     return make
 
 
+@pytest.fixture
+def make_unopened(postgres_dsn: str) -> Iterator[Callable[[], PostgresSink]]:
+    """Sinks that are not opened, as a command has them that reads or sets positions."""
+    with contextlib.ExitStack() as stack:
+
+        def make() -> PostgresSink:
+            sink = PostgresSink(PostgresSettings.model_validate({"dsn": postgres_dsn, "positions": True}), CONTEXT)
+            stack.callback(sink.close)
+            return sink
+
+        yield make
+
+
 def test_positions_are_off_unless_asked_for(make_sink: Callable[..., PostgresSink]) -> None:
     assert not make_sink().holds_positions
 
@@ -531,6 +544,55 @@ def test_lanes_of_one_sink_are_owned_apart_and_a_closed_one_is_forgotten(
     sink.on_event(InputClosed(LANE.id, CloseReason.LOST))
     assert set(sink._claims) == {other.id}
     assert rows(database, "SELECT partition, next_offset FROM connector_positions ORDER BY 1") == [(3, 12), (4, 11)]
+
+
+def test_positions_are_read_and_reset_by_a_sink_that_is_not_open(
+    make_exact: Callable[..., PostgresSink], make_unopened: Callable[[], PostgresSink]
+) -> None:
+    assert make_unopened().read_positions() == {}  # there is no table yet
+    make_unopened().reset_positions({("orders", 3): StoredPosition(Offset(10), "id-1")})
+    assert make_unopened().read_positions() == {("orders", 3): StoredPosition(Offset(10), "id-1")}
+    assert make_exact().claim(LANE) == StoredPosition(Offset(10), "id-1")
+
+
+def test_reading_positions_makes_no_table(
+    make_unopened: Callable[[], PostgresSink], database: psycopg.Connection[Any]
+) -> None:
+    make_unopened().read_positions()
+    assert database.execute("SELECT to_regclass('connector_positions')").fetchone() == (None,)
+
+
+def test_a_reset_sets_all_positions_or_none(
+    make_exact: Callable[..., PostgresSink], make_unopened: Callable[[], PostgresSink]
+) -> None:
+    sink = make_exact()
+    sink.claim(LANE)
+    sink.write(make_batch(b"1"))
+    beyond_bigint = {("orders", 3): StoredPosition(Offset(5)), ("orders", 4): StoredPosition(Offset(2**63))}
+    with pytest.raises(ConnectorError):
+        make_unopened().reset_positions(beyond_bigint)
+    assert make_unopened().read_positions() == {("orders", 3): StoredPosition(Offset(11), "id-1")}
+    sink.write(make_batch(b"2", offset=11))
+
+
+def test_a_reset_waits_for_a_write_under_way_and_stands(
+    make_exact: Callable[..., PostgresSink],
+    make_unopened: Callable[[], PostgresSink],
+    database: psycopg.Connection[Any],
+) -> None:
+    sink = make_exact()
+    sink.claim(LANE)
+    wanted = {("orders", 3): StoredPosition(Offset(5), "id-1")}
+    reset = threading.Thread(target=lambda: make_unopened().reset_positions(wanted))
+    with database.transaction():
+        database.execute("UPDATE connector_positions SET next_offset = 11")  # as the owner's write does
+        reset.start()
+        reset.join(0.1)
+        assert reset.is_alive()
+    reset.join(30)
+    assert make_unopened().read_positions() == wanted
+    with pytest.raises(RefusedError):
+        sink.write(make_batch(b"1", offset=11))
 
 
 def test_a_frozen_owner_does_not_keep_the_partition(

@@ -30,7 +30,7 @@ from connector import (
 from connector.testing import SinkContract
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from connector import Batch, Event, LaneInfo, Offset, SinkContext
 
@@ -101,6 +101,10 @@ class Rows(Sink[PathSettings]):
     def holds_positions(self) -> bool:
         return True
 
+    @property
+    def resets_positions(self) -> bool:
+        return True
+
     def open(self) -> None:
         self.close()
         self.database = sqlite3.connect(self.settings.path, isolation_level=None)
@@ -119,6 +123,25 @@ class Rows(Sink[PathSettings]):
         )[0]
         self.owners[lane.topic, lane.partition] = owner
         return None if position is None else StoredPosition(position, topic_id)
+
+    def read_positions(self) -> dict[tuple[str, int], StoredPosition]:
+        self.open()
+        query = "SELECT topic, partition, position, topic_id FROM positions WHERE group_id = ? AND position IS NOT NULL"
+        rows = self.execute(query, self.context.group_id)
+        return {(topic, partition): StoredPosition(position, topic_id) for topic, partition, position, topic_id in rows}
+
+    def reset_positions(self, positions: Mapping[tuple[str, int], StoredPosition]) -> None:
+        self.open()
+        with self.transaction():
+            for (topic, partition), stored in positions.items():
+                self.reset(topic, partition, stored)
+
+    def reset(self, topic: str, partition: int, stored: StoredPosition) -> None:
+        self.execute(
+            "INSERT INTO positions VALUES (?, ?, ?, ?, ?, 1) ON CONFLICT DO UPDATE SET position = excluded.position, "
+            "topic_id = excluded.topic_id, owner = owner + 1",
+            *(self.context.group_id, topic, partition, stored.next_offset, stored.topic_id),
+        )
 
     def write(self, batch: Batch) -> None:
         with self.transaction():
@@ -651,6 +674,57 @@ class CommitsEachRecord(Rows):
         self.move(batch, batch.metadata.next_offset)
 
 
+class ClaimsWhatItReads(Rows):
+    def read_positions(self) -> dict[tuple[str, int], StoredPosition]:
+        found = super().read_positions()
+        self.execute("UPDATE positions SET owner = owner + 1")
+        return found
+
+
+class ReadsAllGroups(Rows):
+    def read_positions(self) -> dict[tuple[str, int], StoredPosition]:
+        self.open()
+        rows = self.execute("SELECT topic, partition, position, topic_id FROM positions WHERE position IS NOT NULL")
+        return {(topic, partition): StoredPosition(position, topic_id) for topic, partition, position, topic_id in rows}
+
+
+class ReadsClaimsAsPositions(Rows):
+    def read_positions(self) -> dict[tuple[str, int], StoredPosition]:
+        self.open()
+        rows = self.execute("SELECT topic, partition, position, topic_id FROM positions")
+        return {(topic, partition): StoredPosition(position, topic_id) for topic, partition, position, topic_id in rows}
+
+
+class ForgetsOtherPositions(Rows):
+    def reset(self, topic: str, partition: int, stored: StoredPosition) -> None:
+        self.execute("DELETE FROM positions WHERE group_id = ? AND partition = 1", self.context.group_id)
+        super().reset(topic, partition, stored)
+
+
+class ResetsAllGroups(Rows):
+    def reset(self, topic: str, partition: int, stored: StoredPosition) -> None:
+        super().reset(topic, partition, stored)
+        change = "UPDATE positions SET position = ?, topic_id = ? WHERE topic = ? AND partition = ?"
+        self.execute(change, stored.next_offset, stored.topic_id, topic, partition)
+
+
+class ResetsOnlyWhatIsThere(Rows):
+    def reset(self, topic: str, partition: int, stored: StoredPosition) -> None:
+        if self.execute("SELECT 1 FROM positions WHERE topic = ? AND partition = ?", topic, partition):
+            super().reset(topic, partition, stored)
+
+
+class ResetsWithoutTheTopicId(Rows):
+    def reset(self, topic: str, partition: int, stored: StoredPosition) -> None:
+        super().reset(topic, partition, StoredPosition(stored.next_offset))
+
+
+class LeavesTheOwner(Rows):
+    def reset(self, topic: str, partition: int, stored: StoredPosition) -> None:
+        super().reset(topic, partition, stored)
+        self.execute("UPDATE positions SET owner = owner - 1 WHERE topic = ? AND partition = ?", topic, partition)
+
+
 BROKEN: list[tuple[type[Sink[Any]], str, str]] = [
     (ClosesWhatIsNotOpen, "test_close_is_allowed_before_open_and_twice", "has no attribute 'file'"),
     (ClosesOnce, "test_close_is_allowed_before_open_and_twice", "closed twice"),
@@ -707,6 +781,14 @@ BROKEN: list[tuple[type[Sink[Any]], str, str]] = [
     (RefusesTooLate, "test_a_former_owner_is_refused_and_writes_nothing", r"stored, though .*@3"),
     (MovesThePositionFirst, "test_records_and_position_are_stored_together_or_not_at_all", r"lost: contract\[0\]@3"),
     (CommitsEachRecord, "test_records_and_position_are_stored_together_or_not_at_all", r"stored, though .*@3"),
+    (ClaimsWhatItReads, "test_positions_are_read_without_a_claim", "another instance has claimed it"),
+    (ReadsAllGroups, "test_positions_are_read_without_a_claim", "of another group's positions is {.*next_offset=3"),
+    (ReadsClaimsAsPositions, "test_positions_are_read_without_a_claim", "after one batch is {.*next_offset=None"),
+    (ForgetsOtherPositions, "test_a_lane_starts_where_its_position_was_reset_to", "after a reset is "),
+    (ResetsAllGroups, "test_a_lane_starts_where_its_position_was_reset_to", "a reset leaves of .*next_offset=50"),
+    (ResetsOnlyWhatIsThere, "test_a_lane_starts_where_its_position_was_reset_to", "after a reset is "),
+    (ResetsWithoutTheTopicId, "test_a_lane_starts_where_its_position_was_reset_to", "topic_id=None"),
+    (LeavesTheOwner, "test_a_writer_is_refused_after_a_reset_until_it_claims_again", "did not raise RefusedError"),
 ]
 
 
