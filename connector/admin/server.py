@@ -26,7 +26,8 @@ from connector.admin.health import Limits, Verdict, liveness, readiness
 from connector.admin.page import CONTENT_SECURITY_POLICY, PAGE
 from connector.admin.verbs import PATHS, VerbEndpoints
 from connector.api.errors import ConfigError
-from connector.telemetry.logs import get_logger, mask
+from connector.telemetry.logs import get_logger
+from connector.telemetry.masking import mask
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

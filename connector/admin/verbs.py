@@ -18,7 +18,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from connector.api.errors import ConfigError, TransientError
-from connector.telemetry.logs import get_logger, mask
+from connector.telemetry.logs import get_logger
+from connector.telemetry.masking import mask
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

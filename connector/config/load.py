@@ -40,7 +40,7 @@ from connector.config.settings import ConnectorSettings, environment_name, parse
 from connector.plugins.loader import SINK, TRANSFORM, Plugins
 from connector.source import client_config
 from connector.source.client_config import ClientSettings, probe_client
-from connector.telemetry.logs import mask, register_secret
+from connector.telemetry.masking import mask, register_secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

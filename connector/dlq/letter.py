@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from connector.telemetry.logs import mask
+from connector.telemetry.masking import mask
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

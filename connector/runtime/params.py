@@ -22,7 +22,8 @@ from pydantic_core import to_jsonable_python
 
 from connector.api.errors import ConfigError, TransientError
 from connector.api.event import ParamDeleted, ParamUpdate
-from connector.telemetry.logs import get_logger, register_secret
+from connector.telemetry.logs import get_logger
+from connector.telemetry.masking import register_secret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,7 +15,7 @@ from connector.admin.health import Limits
 from connector.admin.server import AdminServer
 from connector.admin.verbs import PATHS as VERB_PATHS
 from connector.api.errors import ConfigError
-from connector.telemetry import logs
+from connector.telemetry import masking
 from connector.telemetry.metrics import Metrics
 from connector.telemetry.status import LaneState, LaneStatus, PipelineStatus, RunState, Status
 
@@ -144,8 +144,8 @@ def test_status_tells_absent_from_zero(run: Run, client: httpx.Client) -> None:
 
 
 def test_no_secret_is_served(run: Run, client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "_secrets", type(logs._secrets)())
-    logs.register_secret("s3cret-value")
+    monkeypatch.setattr(masking, "_secrets", type(masking._secrets)())
+    masking.register_secret("s3cret-value")
     run.settings = {"CONNECTOR_SINK_DSN": "postgres://u:s3cret-value@h", "CONNECTOR_ADMIN_TOKEN": "x", "OTHER": "y"}
     error = "password s3cret-value refused"
     run.snapshot = replace(run.snapshot, is_ready=False, reason=error, last_error=error)

@@ -17,7 +17,7 @@ from connector.config.load import Config, load, reload_plugin
 from connector.config.settings import ConnectorSettings, environment_name
 from connector.plugins.loader import SINK, Plugins
 from connector.source.position import StartPolicy
-from connector.telemetry.logs import mask
+from connector.telemetry.masking import mask
 
 if TYPE_CHECKING:
     from pathlib import Path

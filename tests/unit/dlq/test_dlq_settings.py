@@ -17,7 +17,7 @@ from connector.source.client_config import (
     ignored_topics,
     probe_client,
 )
-from connector.telemetry.logs import mask
+from connector.telemetry.masking import mask
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connector.dlq.letter import PREFIX, REPLAYS, letter_of, read_letter
-from connector.telemetry.logs import register_secret
+from connector.telemetry.masking import register_secret
 from tests.unit.dlq.dead_messages import DeadMessage, dead, in_dlq, replayed
 
 raw = st.none() | st.binary(max_size=30)

@@ -10,7 +10,7 @@ from pydantic import model_validator
 
 from connector import ConfigError, Duration, Field, ParamDeleted, ParamUpdate, Secret, Settings, TransientError
 from connector.runtime.params import Params
-from connector.telemetry.logs import mask
+from connector.telemetry.masking import mask
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+import time
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,8 @@ import pytest
 import structlog
 
 from connector.api.errors import ConfigError
-from connector.telemetry import logs
+from connector.telemetry import logs, masking, repeats
+from connector.testing.clock import VirtualClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,7 +28,7 @@ log = logs.get_logger("connector.test")
 @pytest.fixture(autouse=True)
 def _fresh_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Start without secrets, and leave the root logger as it was."""
-    monkeypatch.setattr(logs, "_secrets", type(logs._secrets)())
+    monkeypatch.setattr(masking, "_secrets", type(masking._secrets)())
     root = logging.getLogger()
     level, handlers = root.level, root.handlers[:]
     yield
@@ -91,6 +93,121 @@ def test_what_is_below_the_level_is_left_out_and_the_level_can_change(lines: Lin
     assert [line["event"] for line in lines()] == ["second"]
 
 
+def test_a_level_set_at_run_time_holds_for_every_logger_and_is_told_before_and_after(lines: Lines) -> None:
+    kinds = ("ours", "plugin", "library", "client")
+    own = logging.getLogger("with.its.own.level")
+    own.setLevel(logging.WARNING)
+
+    def say(level: str) -> None:
+        getattr(log, level)("ours")
+        getattr(structlog.get_logger("plugin"), level)("plugin")
+        getattr(logging.getLogger("library"), level)("library")
+        logging.getLogger("librdkafka").log(getattr(logging, level.upper()), "client")
+        getattr(own, level)("own")
+
+    say("debug")
+    assert logs.set_level("DEBUG") == "info"
+    say("debug")
+    assert logs.set_level("error") == "debug"
+    say("warning")
+    assert logs.set_level("warning") == "error"
+    say("warning")
+    assert logs.set_level("warning") == "warning"
+    own.setLevel(logging.NOTSET)
+    changes = [("log_level_changed", before, after) for before, after in (("info", "debug"), ("debug", "error"))]
+    said = [(line["event"], line.get("before"), line.get("after")) for line in lines()]
+    assert said == [
+        changes[0],
+        *((each, None, None) for each in kinds),
+        changes[1],
+        ("log_level_changed", "error", "warning"),
+        *((each, None, None) for each in (*kinds, "own")),
+    ]
+
+
+def test_a_level_that_does_not_exist_changes_nothing(lines: Lines) -> None:
+    with pytest.raises(ConfigError, match="Set it to one of"):
+        logs.set_level("loud")
+    log.info("still")
+    assert [line["event"] for line in lines()] == ["still"]
+
+
+def test_an_outage_writes_a_line_for_each_half_minute_that_says_how_often(capfd: pytest.CaptureFixture[str]) -> None:
+    clock = VirtualClock()
+    handler = logs.LineHandler(clock)
+    for number in range(12_000):  # ten minutes of twenty a second
+        record = logging.makeLogRecord({"msg": "cannot connect, attempt %s", "args": (number,), "name": "driver"})
+        record.levelno, record.levelname = logging.WARNING, "WARNING"
+        handler.handle(record)
+        clock.advance(0.05)
+    assert handler.flush_within(5)
+    written = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    assert len(written) == 21
+    assert sum(1 + line.get("repeated", 0) for line in written) == 12_000
+    assert "repeated" not in written[0]
+
+
+def test_repeats_of_different_codes_partitions_and_errors_are_told_apart(lines: Lines) -> None:
+    for _ in range(3):
+        log.warning("commit_failed", code="A", positions=1)
+        log.warning("commit_failed", code="B", positions=2)
+        log.warning("lane_not_drained", topic="t", partition=0)
+        log.warning("lane_not_drained", topic="t", partition=1)
+        log.info("is_not_limited")
+    assert [line["event"] for line in lines()] == [
+        "commit_failed",
+        "commit_failed",
+        "lane_not_drained",
+        "lane_not_drained",
+        *["is_not_limited"] * 3,
+        *["commit_failed"] * 2,  # the rest, counted, because of the flush
+        *["lane_not_drained"] * 2,
+    ]
+
+
+def test_repeats_that_stop_are_written_when_their_window_ends_though_nobody_logs_any_more(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repeats, "WINDOW_SECONDS", 0.2)
+    handler = logs.LineHandler()
+    for _ in range(3):
+        handler.handle(logging.makeLogRecord({"msg": "again", "levelno": logging.ERROR, "levelname": "ERROR"}))
+    written = ""
+    deadline = time.monotonic() + 10
+    while written.count("\n") < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+        written += capfd.readouterr().err
+    assert [json.loads(line).get("repeated") for line in written.splitlines()] == [None, 1]
+
+
+def test_repeats_left_out_are_written_at_the_end_of_the_process() -> None:
+    program = """
+from connector.telemetry import logs
+logs.configure("info", "json")
+for number in range(5):
+    logs.get_logger("x").warning("again")
+"""
+    assert [json.loads(line).get("repeated") for line in run(program).stderr.splitlines()] == [None, 3]
+
+
+def test_a_trace_that_repeats_is_the_one_of_its_own_moment(lines: Lines) -> None:
+    for text in ("1", "two"):
+        try:
+            int(text, 2)
+            float(text * 2 + "x")
+        except ValueError:
+            log.exception("broken")
+    assert [line["exception"].splitlines()[-1] for line in lines()] == [
+        "ValueError: could not convert string to float: '11x'",
+        "ValueError: invalid literal for int() with base 2: 'two'",
+    ]
+
+
+def test_arguments_of_a_plugin_in_the_manner_of_logging_are_filled_in(lines: Lines) -> None:
+    structlog.get_logger("plugin").info("wrote %d rows", 3)
+    assert lines()[0]["event"] == "wrote 3 rows"
+
+
 SECRET = 'hun"ter\\2 ü%'
 
 
@@ -107,7 +224,7 @@ SECRET = 'hun"ter\\2 ü%'
     ],
 )
 def test_a_registered_secret_is_masked_wherever_it_stands(lines: Lines, show: Callable[[], None]) -> None:
-    logs.register_secret(SECRET)
+    masking.register_secret(SECRET)
     show()
     (line,) = lines()
     assert "hun" not in json.dumps(line)
@@ -115,7 +232,7 @@ def test_a_registered_secret_is_masked_wherever_it_stands(lines: Lines, show: Ca
 
 
 def test_a_registered_secret_is_masked_in_the_text_of_an_exception_and_its_cause(lines: Lines) -> None:
-    logs.register_secret("s3cret-value")
+    masking.register_secret("s3cret-value")
     error = RuntimeError("password s3cret-value refused")
     error.__cause__ = ValueError("the cause has s3cret-value")
     log.error("sink_failed", exc_info=error)
@@ -125,9 +242,9 @@ def test_a_registered_secret_is_masked_in_the_text_of_an_exception_and_its_cause
 
 
 def test_what_is_secret_within_a_registered_value_is_masked_alone_too(lines: Lines) -> None:
-    logs.register_secret("postgres://user:within-url@host/db")
-    logs.register_secret("host=db password='within conninfo' user=x")
-    logs.register_secret("-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0\n-----END KEY-----\n")
+    masking.register_secret("postgres://user:within-url@host/db")
+    masking.register_secret("host=db password='within conninfo' user=x")
+    masking.register_secret("-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0\n-----END KEY-----\n")
     log.info("parts", a="within-url", b="within conninfo", c="MIIEvQIBADANBgkqhkiG9w0", d="-----BEGIN KEY-----")
     (line,) = lines()
     assert (line["a"], line["b"], line["c"], line["d"]) == ("***", "***", "***", "-----BEGIN KEY-----")
@@ -141,8 +258,8 @@ def test_a_value_is_masked_whose_key_looks_secret_unless_it_names_a_file(lines: 
 
 
 def test_an_empty_secret_masks_nothing(lines: Lines) -> None:
-    logs.register_secret("")
-    logs.register_secret("  \n")
+    masking.register_secret("")
+    masking.register_secret("  \n")
     log.info("plain", text="a  b")
     assert lines()[0]["text"] == "a  b"
 
@@ -151,8 +268,8 @@ def test_masked_data_is_plain_and_valid_utf_8() -> None:
     class Colour(Enum):
         RED = "red"
 
-    logs.register_secret("12345")
-    plain = logs.mask(
+    masking.register_secret("12345")
+    plain = masking.mask(
         {"colour": Colour.RED, "none": None, "yes": True, "number": 12345, "bad": "\udcff", "nan": float("nan")}
     )
     assert plain == {"colour": "red", "none": None, "yes": True, "number": "***", "bad": "\\udcff", "nan": "nan"}
@@ -208,7 +325,8 @@ def test_a_level_or_form_that_does_not_exist_is_refused_with_the_choices(level: 
 
 def test_lines_are_written_before_the_process_ends() -> None:
     program = """
-from connector.telemetry import logs
+from connector.telemetry import logs, masking, repeats
+from connector.testing.clock import VirtualClock
 logs.configure("info", "json")
 for number in range(500):
     logs.get_logger("x").info("line", number=number)
@@ -220,7 +338,8 @@ for number in range(500):
 def test_a_closed_standard_error_is_no_error_of_whoever_logs(close: str) -> None:
     program = f"""
 import sys
-from connector.telemetry import logs
+from connector.telemetry import logs, masking, repeats
+from connector.testing.clock import VirtualClock
 logs.configure("info", "json")
 {close}
 logs.get_logger("x").error("nobody_reads_this")
@@ -234,7 +353,8 @@ print("still here")
 def test_a_reader_that_does_not_read_blocks_nobody_and_what_was_dropped_is_counted() -> None:
     program = """
 import sys, time
-from connector.telemetry import logs
+from connector.telemetry import logs, masking, repeats
+from connector.testing.clock import VirtualClock
 logs.configure("info", "json")
 log = logs.get_logger("x")
 for number in range(15_000):
