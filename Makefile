@@ -28,9 +28,9 @@ broker: .venv/.installed-dev ## the scenarios on a real Kafka, each with every g
 bench-smoke: .venv/.installed-dev ## the first speed marks against a bare client loop
 	$(BIN)/python -m bench.smoke
 
-image: ## build the container image sluiceway:latest; needs only Docker
-	docker build -f deploy/Dockerfile -t sluiceway:latest \
-		--build-arg VERSION=$$(sed -nE 's/^version = "(.*)"/\1/p' pyproject.toml) \
+image: VERSION = $(shell sed -nE 's/^version = "(.*)"/\1/p' pyproject.toml)
+image: ## build the container image sluiceway, as `latest` and by its version; needs only Docker
+	docker build -f deploy/Dockerfile -t sluiceway:latest -t sluiceway:$(VERSION) --build-arg VERSION=$(VERSION) \
 		--build-arg REVISION=$$(git rev-parse HEAD 2>/dev/null || echo unknown) .
 
 docs: .venv/.installed-dev ## write docs/reference from the code

@@ -42,7 +42,14 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("connector", "sinks", "transforms")
 PAGES = sorted(
     path
-    for pattern in ("*.md", "changelog.d/*.md", "docs/**/*.md", "tests/**/*.md")
+    for pattern in (
+        "*.md",
+        "changelog.d/*.md",
+        "docs/**/*.md",
+        "tests/**/*.md",
+        "deploy/Dockerfile",
+        "docker-compose.yml",
+    )
     for path in ROOT.glob(pattern)
     if path != ROOT / "docs/reference/settings.md"  # generated, and held by a test of its own
 )
