@@ -64,6 +64,9 @@ def _show_version(wanted: bool) -> None:
 dlq = typer.Typer(help="Dead letters: look at them, send them back.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(dlq, name="dlq")
 
+offsets = typer.Typer(help="Positions of the group: show them, set them.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(offsets, name="offsets")
+
 DlqTopic: TypeAlias = Annotated[
     str | None, typer.Option("--topic", metavar="TOPIC", help="The dead letter topic. Default: CONNECTOR_DLQ_TOPIC.")
 ]
@@ -183,6 +186,73 @@ def _healthcheck(
     from connector.cli.healthcheck import healthcheck
 
     raise typer.Exit(0 if healthcheck(env_file or context.obj, is_ready_wanted=ready, url=url) else 1)
+
+
+@offsets.command(
+    "show",
+    epilog=_examples(
+        "connector offsets show",
+        "connector offsets show --json > positions.json     # a backup",
+    ),
+)
+def _offsets_show(
+    context: typer.Context,
+    env_file: EnvFile = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, with the members of the group.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="As CSV, a line for each partition.")] = False,
+) -> None:
+    """Show where the group stands; changes nothing.
+
+    In the topics of CONNECTOR_TOPICS, and others in which it has positions. A
+    sink that holds positions is asked for them too.
+    """
+    from connector.cli.offsets import Form, show
+
+    show(env_file or context.obj, Form.JSON if as_json else Form.CSV if as_csv else Form.TABLE)
+
+
+@offsets.command(
+    "reset",
+    epilog=_examples(
+        "connector offsets reset --to 2026-01-31T08:00:00Z",
+        "connector offsets reset --to earliest --topic orders --partition 3 --execute",
+        "connector offsets reset --from-file positions.json --execute",
+    ),
+)
+def _offsets_reset(
+    context: typer.Context,
+    env_file: EnvFile = None,
+    *,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHERE",
+            help="earliest, latest, an ISO time, or an offset.",
+            autocompletion=lambda: ["earliest", "latest"],
+        ),
+    ] = None,
+    from_file: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="What `show --json` or `--csv` has written.")
+    ] = None,
+    topic: Annotated[
+        list[str] | None, typer.Option(metavar="TOPIC", help="Only this topic. May be given again.")
+    ] = None,
+    partition: Annotated[
+        list[int] | None, typer.Option(metavar="N", min=0, help="Only this partition. May be given again.")
+    ] = None,
+    execute: Annotated[bool, typer.Option("--execute", help="Do it. Otherwise it is only shown.")] = False,
+) -> None:
+    """Set positions of the group, and of a sink that holds them.
+
+    Shows from where to where, and how many offsets are skipped or repeated.
+    Refused while the group has members.
+    """
+    from connector.cli.offsets import Choice, reset
+    from connector.offsets.plan import Scope
+
+    choice = Choice(to, from_file, Scope(frozenset(topic or ()), frozenset(partition or ())))
+    reset(env_file or context.obj, choice, is_executed=execute)
 
 
 @dlq.command(

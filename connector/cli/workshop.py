@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from connector.api.sink import Sink
     from connector.api.transform import Transform
     from connector.config.load import Config, TransformConfig
+    from connector.config.settings import ConnectorSettings
     from connector.pipeline.messages import Report
     from connector.telemetry.metrics import Metrics
 
@@ -114,19 +115,24 @@ def source_settings(config: Config, *, asks_sink: bool) -> SourceSettings:
         plan=partial(_plan, config),
         admin_properties=_connection(config),
         ignored=ignored_topics(config.client),
-        policies=StartPolicies(
-            new_group=settings.start,
-            new_partition=settings.start_new_partition,
-            on_expired=settings.start_on_expired,
-            on_out_of_range=settings.start_on_out_of_range,
-            on_recreated=settings.start_on_recreated,
-        ),
+        policies=start_policies(settings),
         asks_sink=asks_sink,
         drain_timeout=settings.drain_timeout,
         startup_timeout=settings.startup_timeout,
         fails_on_missing_topic=settings.missing_topic == "fail",
         is_bounded=settings.stop is not None,
         stop_time=None if settings.stop == "end" else settings.stop,
+    )
+
+
+def start_policies(settings: ConnectorSettings) -> StartPolicies:
+    """Return `CONNECTOR_START*`."""
+    return StartPolicies(
+        new_group=settings.start,
+        new_partition=settings.start_new_partition,
+        on_expired=settings.start_on_expired,
+        on_out_of_range=settings.start_on_out_of_range,
+        on_recreated=settings.start_on_recreated,
     )
 
 

@@ -115,7 +115,7 @@ class Cluster:
         found: dict[str, TopicFacts] = {}
         for name, answer in answers.items():
             try:
-                described = _result(answer, timeout)
+                described = take_answer(answer, timeout)
             except KafkaException as error:
                 if denied is not None and error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                     denied.append(name)
@@ -148,7 +148,7 @@ class Cluster:
             asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_REQUEST_SECONDS
         )
         read = time.monotonic()
-        ends = {where: _result(answer, _REQUEST_SECONDS).offset for where, answer in answers.items()}
+        ends = {where: take_answer(answer, _REQUEST_SECONDS).offset for where, answer in answers.items()}
         self.ends = {(where.topic, where.partition): (Offset(end), read) for where, end in ends.items()}
 
     def _on_error(self, error: KafkaError) -> None:
@@ -190,7 +190,7 @@ class Cluster:
             self._asked_for_ids.set()
 
 
-def _result(answer: Future[T], timeout: float) -> T:
+def take_answer(answer: Future[T], timeout: float) -> T:
     """Return an answer of the admin client, which gives itself up after `timeout` seconds.
 
     Raises:

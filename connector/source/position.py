@@ -174,5 +174,5 @@ def refuse_start(cause: Cause, topic: str, partition: int) -> ConfigError:
     }[cause]
     return ConfigError(
         f"{topic}[{partition}] cannot start: {found}, and {SETTING_OF_CAUSE[cause]}=error. Set the group's positions "
-        f"with Kafka's own tools, or set {SETTING_OF_CAUSE[cause]} to earliest, latest or a time."
+        f"by `connector offsets reset`, or set {SETTING_OF_CAUSE[cause]} to earliest, latest or a time."
     )
