@@ -74,28 +74,36 @@ class TopicNames:
         return max(0, len(self._labels) - self._limit)
 
 
-@dataclass(frozen=True, slots=True)
 class TopicCounter:
-    """A counter whose first label is a topic."""
+    """A counter whose first label is a topic. Keeps its series, since the library takes long to find one."""
 
-    made: Counter
-    topics: TopicNames
+    def __init__(self, made: Counter, topics: TopicNames) -> None:
+        self._made = made
+        self._topics = topics
+        self._series: dict[tuple[str, ...], Counter] = {}
 
     def labels(self, topic: str, *others: str) -> Counter:
         """Return the series of a topic, which it may share with others."""
-        return self.made.labels(self.topics.label(topic), *others)
+        series = self._series.get((topic, *others))
+        if series is None:
+            series = self._series[topic, *others] = self._made.labels(self._topics.label(topic), *others)
+        return series
 
 
-@dataclass(frozen=True, slots=True)
 class TopicHistogram:
-    """A histogram whose label is a topic."""
+    """A histogram whose label is a topic; keeps its series likewise."""
 
-    made: Histogram
-    topics: TopicNames
+    def __init__(self, made: Histogram, topics: TopicNames) -> None:
+        self._made = made
+        self._topics = topics
+        self._series: dict[str, Histogram] = {}
 
     def labels(self, topic: str) -> Histogram:
         """Return the series of a topic, which it may share with others."""
-        return self.made.labels(self.topics.label(topic))
+        series = self._series.get(topic)
+        if series is None:
+            series = self._series[topic] = self._made.labels(self._topics.label(topic))
+        return series
 
 
 class MeasuredGauge(Collector):

@@ -7,14 +7,13 @@ Whoever reads gets the activity under way too, up to now: a write that hangs is 
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from prometheus_client import CollectorRegistry
 
@@ -24,50 +23,67 @@ FIRST_ACTIVITY = "other"
 class Stopwatch:
     """The seconds of one thread, by activity.
 
-    Its state is one tuple that is replaced as a whole, so that a reader, on any thread and without a lock, never sees
-    a moment twice or not at all: a counter that goes back would look like a new process.
+    Any thread reads them without a lock. What a reader gets never goes back, since that would look like a new process:
+    the activity under way is read from `_state` alone, which is replaced as a whole and holds what was before it.
     """
 
-    __slots__ = ("_clock", "_state")
+    __slots__ = ("_clock", "_seconds", "_state")
 
     def __init__(self, seconds: Mapping[str, float], clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._state: tuple[str | None, float, Mapping[str, float]] = (FIRST_ACTIVITY, clock(), seconds)
+        self._seconds = dict(seconds)  # of each activity until it ended last
+        # The activity, since when, and its seconds before; no activity: it is stopped.
+        self._state: tuple[str, float, float] = (FIRST_ACTIVITY, clock(), self._seconds[FIRST_ACTIVITY])
 
     @property
     def is_stopped(self) -> bool:
         """Whether it counts no more."""
-        return self._state[0] is None
+        return not self._state[0]
 
     def switch(self, activity: str) -> str:
         """Let the time from now on belong to this activity; returns the one of before, to switch back to."""
-        before = self._state[0]
+        before, since, seconds = self._state
         if before != activity:
             now = self._clock()
-            self._state = (activity, now, self._until(now))
-        return before or activity
+            self._seconds[before] = seconds + now - since  # in this order: a reader of the new state finds it
+            self._state = (activity, now, self._seconds[activity])
+        return before
 
-    @contextmanager
-    def during(self, activity: str) -> Iterator[None]:
-        """Let the time of a block belong to this activity, and what follows to the one of before."""
-        before = self.switch(activity)
-        try:
-            yield
-        finally:
-            self.switch(before)
+    def during(self, activity: str) -> During:
+        """Let the time of a `with` block belong to this activity, and what follows to the one of before."""
+        return During(self, activity)
 
     def stop(self) -> None:
-        """Count no more: the thread ends."""
-        now = self._clock()
-        self._state = (None, now, self._until(now))
+        """Count no more: the thread ends, and nothing may be switched to any more."""
+        before, since, seconds = self._state
+        self._seconds[before] = seconds + self._clock() - since
+        self._state = ("", 0.0, 0.0)
 
     def seconds(self) -> Mapping[str, float]:
         """Return the seconds of each activity until now."""
-        return self._until(self._clock())
+        now = self._clock()  # before all else: what is switched meanwhile is not counted twice
+        activity, since, before = self._state
+        seconds = dict(self._seconds)
+        if activity:
+            seconds[activity] = before + max(0.0, now - since)
+        return seconds
 
-    def _until(self, now: float) -> Mapping[str, float]:
-        activity, since, seconds = self._state
-        return seconds if activity is None else {**seconds, activity: seconds[activity] + max(0.0, now - since)}
+
+class During:
+    """A `with` block of `Stopwatch.during`. Not a generator: there are some for each poll and each batch."""
+
+    __slots__ = ("_activity", "_before", "_watch")
+
+    def __init__(self, watch: Stopwatch, activity: str) -> None:
+        self._watch = watch
+        self._activity = activity
+        self._before = ""
+
+    def __enter__(self) -> None:
+        self._before = self._watch.switch(self._activity)
+
+    def __exit__(self, *_: object) -> None:
+        self._watch.switch(self._before)
 
 
 class SecondsCounter(Collector):
