@@ -27,17 +27,21 @@ class ClientStatistics:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._round_trips: dict[str, Distribution] = {}
+        self._up: Mapping[tuple[str, ...], bool] = {}
 
     def show(self, statistics: Mapping[str, Any]) -> None:
-        """Show what one set of statistics says. A broker that is not in it is not shown any more."""
+        """Show what one set of statistics says. A broker that has left the cluster is not shown any more."""
         brokers = dict(_brokers(statistics))
         self._round_trips = {
             broker: _added(self._round_trips.get(broker), facts["rtt"]) for broker, facts in brokers.items()
         }
         # A client connects to a broker when it has something to ask it; before that it is neither up nor down.
         wanted = {(broker,): facts for broker, facts in brokers.items() if facts["state"] != "INIT"}
+        up: dict[tuple[str, ...], bool] = {series: facts["state"] == "UP" for series, facts in wanted.items()}
+        # A client that has lost them all forgets them and begins anew at its bootstrap servers (KIP-899).
+        self._up = up if brokers else dict.fromkeys(self._up, False)
         metrics = self._metrics
-        metrics.client_broker_up.show({series: facts["state"] == "UP" for series, facts in wanted.items()})
+        metrics.client_broker_up.show(self._up)
         metrics.client_broker_throttle.show(
             {series: facts["throttle"]["max"] / _MILLISECONDS for series, facts in wanted.items()}
         )

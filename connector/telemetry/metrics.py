@@ -460,7 +460,7 @@ class Metrics:
             "seconds",
             "Longest time in the second before the statistics that a quota let the broker hold a response back.",
             _BROKER,
-            absent="as connector_client_broker_up",
+            absent="as connector_client_broker_up; while no broker can be reached",
         ),
     ]
     client_broker_up: Annotated[
@@ -468,7 +468,8 @@ class Metrics:
         Declared(
             "client_broker_up",
             "0 or 1",
-            "1 while the client is connected to the broker with this id.",
+            "1 while the client is connected to the broker with this id; 0 for all that were known while none can be"
+            " reached.",
             _BROKER,
             absent="the client needs no connection to it; it is not in the cluster",
         ),

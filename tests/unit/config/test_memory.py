@@ -11,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connector.api.errors import ConfigError
-from connector.config.memory import STANDARD_BYTES, default_budget_bytes, divide, least_budget_bytes
+from connector.config.memory import (
+    STANDARD_BYTES,
+    container_limit_bytes,
+    default_budget_bytes,
+    divide,
+    least_budget_bytes,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,3 +64,15 @@ def test_the_default_budget_is_the_standard_one_without_a_tight_limit(tmp_path: 
 
 def test_the_default_budget_needs_no_cgroup_files(tmp_path: Path) -> None:
     assert 0 < default_budget_bytes(tmp_path) <= STANDARD_BYTES
+
+
+@pytest.mark.parametrize("file", ["sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"])
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [(f"{100 * MIB}\n", 100 * MIB), ("max\n", None), ("9223372036854771712\n", None)],  # version 1 has no word for none
+)
+def test_the_containers_limit_is_known_or_absent(tmp_path: Path, file: str, text: str, limit: int | None) -> None:
+    assert container_limit_bytes(tmp_path) is None
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).write_text(text)
+    assert container_limit_bytes(tmp_path) == limit

@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from connector.source.client_statistics import ClientStatistics
+from connector.source.position import TopicFacts
 from connector.telemetry.metrics import Metrics
 from tests.support.engine import Engine, KafkaDriver
 
@@ -58,6 +59,19 @@ def test_a_drain_is_time_of_the_rebalance_while_it_goes_on() -> None:
         engine.destination.gate.set()
         engine.until(lambda: shown(driver.metrics, "rebalance_seconds_count") == 2)
     assert (shown(driver.metrics, "rebalance_seconds_sum") or 0) > 0.2
+
+
+def test_a_drain_outside_of_a_rebalance_is_its_time_too_and_no_callback() -> None:
+    driver = KafkaDriver(topics={"t": 1})
+    driver.append(A, [0])
+    driver.assign(A)
+    with Engine(driver) as engine:
+        engine.destination.hang()
+        engine.destination.wait_hanging()
+        driver.cluster.topics["t"] = TopicFacts(1, "id of its successor")
+        driver.cluster.look()
+        engine.until(lambda: seconds(driver.metrics)["rebalance"] > 0.2)
+        assert shown(driver.metrics, "rebalance_seconds_count") == 1
 
 
 def last_rebalance(metrics: Metrics) -> tuple[float | None, ...]:
@@ -166,6 +180,22 @@ def test_only_brokers_of_the_cluster_are_shown_and_one_that_left_is_gone() -> No
     statistics.show({"brokers": {"two:9092/2": broker(2, window(0))}})
     assert [shown(metrics, up, broker=each) for each in ("1", "2")] == [None, 1]
     assert shown(metrics, f"{ROUND_TRIP}_count", broker="1") is None
+
+
+def test_brokers_are_down_not_gone_when_the_client_has_lost_them_all() -> None:
+    metrics = Metrics()
+    statistics = ClientStatistics(metrics)
+    seed = {"seed:9092/bootstrap": broker(-1, window(0), source="configured", state="CONNECT")}
+    one, two, idle = broker(1, window(1, 1, 1, 1)), broker(2, window(0)), broker(3, window(0), state="INIT")
+    statistics.show({"brokers": seed})
+    assert shown(metrics, "client_broker_up", broker="1") is None
+    statistics.show({"brokers": {"one:9092/1": one, "two:9092/2": two, "three:9092/3": idle}})
+    for _ in range(2):
+        statistics.show({"brokers": seed})
+        assert [shown(metrics, "client_broker_up", broker=each) for each in ("1", "2", "3")] == [0, 0, None]
+        assert shown(metrics, f"{ROUND_TRIP}_count", broker="1") is None
+    statistics.show({"brokers": {"one:9092/1": one}})
+    assert [shown(metrics, "client_broker_up", broker=each) for each in ("1", "2")] == [1, None]
 
 
 def test_the_fetch_queue_is_what_any_partition_reports_of_it_and_zero_without_partitions() -> None:

@@ -1,14 +1,19 @@
 from __future__ import annotations
 
-import threading
+import sys
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from connector.telemetry.stopwatch import SecondsCounter
+from connector.telemetry.stopwatch import SecondsCounter, Stopwatch
 from connector.testing.clock import VirtualClock
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import FrameType
 
 ACTIVITIES = ("wait", "sink", "other")
 SWITCHES = st.lists(st.tuples(st.sampled_from(ACTIVITIES), st.integers(0, 1000)), max_size=30)
@@ -85,23 +90,26 @@ def test_a_thread_that_has_ended_costs_no_more_time_and_its_successor_goes_on_fr
     assert shown(registry, "1", "other") is None
 
 
-def test_what_a_scrape_sees_never_goes_back() -> None:
-    registry = CollectorRegistry()
-    watch = SecondsCounter("s", "Seconds.", ("activity",), ACTIVITIES, registry).start()
-    done = threading.Event()
+def test_what_a_reader_gets_adds_up_and_never_goes_back_wherever_it_reads_in_a_switch() -> None:
+    clock = VirtualClock()
+    watch = counter(clock)[0].start("0")
+    read: list[Mapping[str, float]] = []
 
-    def turn() -> None:
-        while not done.is_set():
-            for activity in ACTIVITIES:
-                watch.switch(activity)
+    def at_each_line(_frame: FrameType, event: str, _argument: object) -> Any:
+        if event == "line":
+            read.append(watch.seconds())
+            assert sum(read[-1].values()) == clock.now
+        return at_each_line
 
-    thread = threading.Thread(target=turn)
-    thread.start()
-    try:
-        seen = [watch.seconds() for _ in range(2000)]
-    finally:
-        done.set()
-        thread.join(30)
+    tracer = sys.gettrace()
+    for activity in (*ACTIVITIES, *reversed(ACTIVITIES)):
+        clock.advance(7)
+        sys.settrace(lambda frame, *_: at_each_line if frame.f_code is Stopwatch.switch.__code__ else None)
+        try:
+            watch.switch(activity)
+        finally:
+            sys.settrace(tracer)
+    assert len(read) > 2 * len(ACTIVITIES)
     for activity in ACTIVITIES:
-        series = [each[activity] for each in seen]
+        series = [each[activity] for each in read]
         assert series == sorted(series)
