@@ -38,7 +38,8 @@ class ClientStatistics:
         # A client connects to a broker when it has something to ask it; before that it is neither up nor down.
         wanted = {(broker,): facts for broker, facts in brokers.items() if facts["state"] != "INIT"}
         up: dict[tuple[str, ...], bool] = {series: facts["state"] == "UP" for series, facts in wanted.items()}
-        # A client that has lost them all forgets them and begins anew at its bootstrap servers (KIP-899).
+        # A client that has lost them all forgets them and begins anew at its bootstrap servers (librdkafka:
+        # `metadata.recovery.strategy=rebootstrap`).
         self._up = up if brokers else dict.fromkeys(self._up, False)
         metrics = self._metrics
         metrics.client_broker_up.show(self._up)
