@@ -27,9 +27,10 @@ class DrainBarrier:
     """
 
     def __init__(self, parties: int) -> None:
-        # Guards _remaining, _sealed and _positions; taken by owners, the controller and the source; leaf lock.
+        # Guards what follows but for _settled; taken by owners, the controller and the source; leaf lock.
         self._changed = threading.Condition(threading.Lock())
         self._remaining = parties
+        self._not_drained = 0
         self._sealed = False
         self._settled = parties == 0
         self._positions: Mapping[PartitionId, Offset] = MappingProxyType({})
@@ -40,12 +41,17 @@ class DrainBarrier:
         return self._remaining
 
     @property
+    def not_drained(self) -> int:
+        """Parties that have arrived with work that they could not finish."""
+        return self._not_drained
+
+    @property
     def is_settled(self) -> bool:
         """Whether the source has committed, or given up, and let the rebalance go on."""
         return self._settled
 
-    def arrive(self, parties: int = 1) -> None:
-        """Count down.
+    def arrive(self, parties: int = 1, *, is_drained: bool = True) -> None:
+        """Count down. Not drained is a lane with work that could not be finished; nobody waits for it any longer.
 
         Raises:
             InvariantError: More arrivals than parties (INV-5): somebody arrived twice.
@@ -57,6 +63,7 @@ class DrainBarrier:
                     "arrived twice. This is a bug in Sluiceway; please report it."
                 )
             self._remaining -= parties
+            self._not_drained += 0 if is_drained else parties
             if self._remaining == 0:
                 self._changed.notify_all()
 

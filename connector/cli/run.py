@@ -136,6 +136,7 @@ def execute(config: Config) -> ExitReport:
     gc.set_threshold(50_000, 20, 50)
     report = parts.controller.run()
     admin.stop(_ADMIN_STOP_SECONDS)
+    flush(0.0)  # counts of repeats come before the last line
     _tell(report)
     return report
 

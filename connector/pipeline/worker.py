@@ -306,7 +306,8 @@ class Pipeline:
                 self._replace_transform(delivery, replace.operator_id, plugin)
         except Exception as error:  # noqa: BLE001 - whatever a new version raises, the old one goes on
             reason = f"{type(error).__name__}: {error}"
-            log.error("reload_failed", operator=replace.operator_id, error=reason)  # noqa: TRY400 - a plugin's error
+            pipeline = self.number
+            log.error("reload_failed", operator=replace.operator_id, pipeline=pipeline, error=reason)  # noqa: TRY400
             delivery.runner.is_leaving = False
             self._notify(Error(f"{replace.operator_id} is not reloaded, the old version goes on: {reason}"))
             return
@@ -623,7 +624,7 @@ class Pipeline:
             log.warning("lane_not_drained", topic=work.lane.topic, partition=work.lane.partition)
         self._forget(work.lane.id, CloseReason.REVOKED)
         if stop is not None:
-            stop.barrier.arrive()
+            stop.barrier.arrive(is_drained=work.is_drained)
 
     def _forget(self, lane_id: LaneId, reason: CloseReason) -> None:
         work = self._works.pop(lane_id, None)

@@ -195,6 +195,7 @@ class KafkaSource:
 
     def _connect(self, protocol: int) -> None:
         self.protocol, properties = self._plan.protocols[protocol]
+        self._rebalance.protocol = self.protocol
         self._rebalance.is_eager = self._plan.is_eager and self.protocol == "classic"
         callbacks = {
             "on_commit": self._guarded(self._commits.on_commit),
@@ -287,6 +288,7 @@ class KafkaSource:
         self._commits.send(client)
 
     def _look_around(self, client: KafkaClient) -> None:
+        self._rebalance.report.tell_overdue()
         try:
             self._lookout.look_at_waiting(client)
             self._lookout.look_at_topics(client)
@@ -472,6 +474,7 @@ class KafkaSource:
     def _leave(self) -> None:
         """Close the client, whose callbacks find no lanes. The controller has drained and committed, or given up."""
         self._rebalance.is_closing = True
+        self._rebalance.report.finish()
         for held in self._assignment:
             held.lane.fence()
             self._assignment.drop(held)

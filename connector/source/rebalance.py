@@ -21,8 +21,10 @@ from connector.commit.outcome import Outcome, error_for, outcome_of
 from connector.lane.lane import Chunk, Lane
 from connector.source.assignment import Assignment, Held, Wait
 from connector.source.position import Cause, encode_metadata
-from connector.source.rebalance_cost import RebalanceCost
+from connector.source.rebalance_report import RebalanceReport
+from connector.source.story import Release
 from connector.telemetry.logs import get_logger
+from connector.telemetry.partition_list import partition_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -76,7 +78,7 @@ class Rebalance:
         self.is_closing = False
         self.has_joined = False  # an assignment, perhaps an empty one, has come since the client was made or lost all
         self.ends: Mapping[Key, Offset] | None = None  # of a bounded run
-        self.number = 0  # of the rebalance served last
+        self.protocol = ""  # the group protocol of the client
         self.is_eager = False  # the assignor gives the whole set anew at each rebalance (`range`, `roundrobin`)
         self._starts = starts
         self._emit = emit
@@ -84,7 +86,7 @@ class Rebalance:
         self._fail = fail
         self._metrics = metrics
         self._watch = watch
-        self._cost = RebalanceCost(assignment, metrics, watch)
+        self.report = RebalanceReport(assignment, metrics, watch)
         self._asks_sink = asks_sink
         self._drain_timeout = drain_timeout
 
@@ -93,8 +95,12 @@ class Rebalance:
     def on_assign(self, client: KafkaClient, partitions: Sequence[TopicPartition]) -> None:
         """Partitions came: the full new set (eager), or more (cooperative, KIP-848); an empty list is common."""
         try:
-            with self._cost.callback("lost", is_eager=self.is_eager):
-                self._assigned(client, [(partition.topic, partition.partition) for partition in partitions])
+            keys = [(partition.topic, partition.partition) for partition in partitions]
+            if self.is_closing:
+                self._decline(client, keys)
+                return
+            with self.report.callback("assigned", client, self.protocol):
+                self._assigned(client, keys)
         except FatalError as error:
             self._fail(error)
         except Exception as error:  # noqa: BLE001 - a callback must not raise; the error ends the process
@@ -104,37 +110,30 @@ class Rebalance:
         """Partitions leave and we still own them: drain, then commit. Partitions that we do not hold are not ours to
         answer for, and the client answers an empty list or an error event by itself."""
         try:
-            self.number += 1
             leaving = self._known(partitions)
             if leaving and not self.is_closing:
-                started = time.monotonic()
-                with self._cost.callback("revoked", is_eager=self.is_eager):
-                    self.release(client, leaving)
-                log.info(
-                    "lanes_revoked",
-                    rebalance=self.number,
-                    lanes=_names(leaving),
-                    drain_seconds=round(time.monotonic() - started, 4),
-                )
+                with self.report.callback("revoked", client, self.protocol) as measured:
+                    measured.release = release = self.release(client, leaving)
+                drain_seconds = round(release.drain_seconds, 3)
+                log.debug("lanes_revoked", partitions=_names(leaving), lanes=len(leaving), drain_seconds=drain_seconds)
         except Exception as error:  # noqa: BLE001 - a callback must not raise; the error ends the process
             self._fail(_bug("on_revoke", error))
 
     def on_lost(self, client: KafkaClient, partitions: Sequence[TopicPartition]) -> None:
         """Partitions are somebody else's already."""
         try:
-            self.number += 1
             gone = self._known(partitions)
             if gone:
-                with self._cost.callback("lost", is_eager=self.is_eager):
+                with self.report.callback("lost", client, self.protocol):
                     self.abandon(client, gone)
-                log.warning("lanes_lost", rebalance=self.number, lanes=_names(gone))
+                log.debug("lanes_lost", partitions=_names(gone), lanes=len(gone))
             self.has_joined = bool(len(self.assignment))
         except Exception as error:  # noqa: BLE001 - a callback must not raise; the error ends the process
             self._fail(_bug("on_lost", error))
 
     # Steps.
 
-    def release(self, client: KafkaClient, leaving: Sequence[Held]) -> None:
+    def release(self, client: KafkaClient, leaving: Sequence[Held]) -> Release:
         """Close, drain, commit, fence, drop. Blocks up to the drain timeout and a synchronous commit."""
         started = time.monotonic()
         for held in leaving:
@@ -143,22 +142,27 @@ class Rebalance:
         self._emit(LanesRevoked(tuple(held.lane.id for held in leaving), barrier))
         with self._watch.during("rebalance"):
             is_drained = barrier.wait(self._drain_timeout)
-        self._metrics.drain_seconds.observe(time.monotonic() - started)
+        seconds = time.monotonic() - started
+        timed_out, not_drained = max(0, barrier.remaining - 1), barrier.not_drained
+        self._metrics.drain_seconds.observe(seconds)
         if not is_drained:
             self._metrics.drains.labels("timed_out").inc()
             log.warning(
                 "drain_timed_out",
-                lanes=_names(leaving),
-                missing=barrier.remaining,
-                seconds=self._drain_timeout,
+                partitions=_names(leaving),
+                lanes=len(leaving),
+                timed_out=timed_out,
+                timeout_seconds=self._drain_timeout,
                 meaning="what was not durable by now is not committed; the next owner reads it again",
             )
         try:
             # Commit before the lanes are dropped and the callback returns: afterwards the generation is stale (INV-5).
-            self.commit_now(client, barrier.positions)
+            committed, codes = self.commit_now(client, barrier.positions)
         finally:  # whatever goes wrong, nobody goes on waiting for this revocation
             self._drop(client, leaving)
             barrier.settle()
+        drained = len(leaving) - not_drained - timed_out
+        return Release(seconds, drained, not_drained, timed_out, committed, codes)
 
     def abandon(self, client: KafkaClient, gone: Sequence[Held]) -> None:
         """Fence and drop at once: no drain, no commit, no waiting (INV-6)."""
@@ -253,40 +257,42 @@ class Rebalance:
             client.incremental_assign(targets)
             self._pause(client, lanes)
 
-    def commit_now(self, client: KafkaClient, positions: Mapping[PartitionId, Offset]) -> None:
-        """Commit synchronously, and report it. Only positions above the committed ones of lanes that are held."""
+    def commit_now(self, client: KafkaClient, positions: Mapping[PartitionId, Offset]) -> tuple[int, tuple[str, ...]]:
+        """Commit synchronously, and report it. Only positions above the committed ones of lanes that are held.
+
+        Returns how many were committed, and the error codes of those that were not in the end.
+        """
         wanted: dict[Key, tuple[Held, PartitionId, Offset]] = {}
         for partition, position in positions.items():
             held = self.assignment.by_partition(partition)
             if held is not None and (held.lane.committed is None or position > held.lane.committed):
                 wanted[held.key] = (held, partition, position)
+        total = len(wanted)
+        failed: dict[Key, str] = {}
         for attempt in range(1, _COMMIT_TRIES + 1):
             if not wanted:
-                return
+                break
             errors = self._try_commit(client, wanted)
             committed = {entry[1]: entry[2] for key, entry in wanted.items() if key not in errors}
             for key, (held, _, position) in wanted.items():
                 if key not in errors:
                     held.lane.committed = position
-            failed = {wanted[key][1]: code for key, code in errors.items()}
-            self._report(CommitResult(committed, failed, synchronous=True))
-            outcomes = {key: outcome_of(code) for key, code in errors.items()}
-            for key, outcome in outcomes.items():
-                log.warning("commit_failed", topic=key[0], partition=key[1], code=errors[key], outcome=outcome.value)
-                if (error := error_for(errors[key])) is not None:
+            refused = {wanted[key][1]: code for key, code in errors.items()}
+            self._report(CommitResult(committed, refused, synchronous=True))
+            for code in set(errors.values()):
+                if (error := error_for(code)) is not None:
                     self._fail(error)
-            wanted = {key: entry for key, entry in wanted.items() if outcomes.get(key) is Outcome.RETRY}
-            if wanted and attempt < _COMMIT_TRIES:
+            is_last = attempt == _COMMIT_TRIES
+            again = {key for key, code in errors.items() if outcome_of(code) is Outcome.RETRY and not is_last}
+            failed |= {key: code for key, code in errors.items() if key not in again}
+            wanted = {key: wanted[key] for key in again}
+            if wanted:
                 time.sleep(_COMMIT_RETRY_SECONDS)
+        return total - len(failed), tuple(sorted(set(failed.values())))
 
     # Parts of the steps.
 
     def _assigned(self, client: KafkaClient, keys: list[Key]) -> None:
-        self.number += 1
-        if self.is_closing:  # an eager group can assign once more while others leave too; nothing is read any more
-            self._give(client, [TopicPartition(topic, partition, OFFSET_END) for topic, partition in keys])
-            client.pause([TopicPartition(*key) for key in keys])
-            return
         stale = list(self.assignment) if self.is_eager else [h for k in keys if (h := self.assignment.get(*k))]
         if stale:  # no revocation came before: they may have been anybody's meanwhile
             self.abandon(client, stale)
@@ -303,7 +309,12 @@ class Rebalance:
         granted = tuple(held.lane for held in lanes)
         self._metrics.rebalances.labels("assigned" if is_full_set else "added").inc()
         self._emit(LanesAssigned(granted) if is_full_set else LanesAdded(granted))
-        log.info("lanes_assigned", rebalance=self.number, full_set=is_full_set, lanes=_names(lanes))
+        log.debug("lanes_assigned", partitions=_names(lanes), lanes=len(lanes), is_full_set=is_full_set)
+
+    def _decline(self, client: KafkaClient, keys: Sequence[Key]) -> None:
+        """Read nothing any more: an eager group can assign once more while we leave, when others leave too."""
+        self._give(client, [TopicPartition(topic, partition, OFFSET_END) for topic, partition in keys])
+        client.pause([TopicPartition(*key) for key in keys])
 
     def _give(self, client: KafkaClient, targets: list[TopicPartition]) -> None:
         if self.is_eager:
@@ -326,7 +337,8 @@ class Rebalance:
             log.warning(
                 "positions_not_read",
                 error=error.args[0].str(),
-                lanes=[f"{topic}[{partition}]" for topic, partition in keys],
+                partitions=partition_list(keys),
+                lanes=len(keys),
                 meaning="the lanes wait and the positions are read again",
             )
             return {}
@@ -381,7 +393,7 @@ def _target(held: Held) -> TopicPartition:
 
 
 def _names(lanes: Sequence[Held]) -> list[str]:
-    return [f"{held.key[0]}[{held.key[1]}]" for held in lanes]
+    return partition_list(held.key for held in lanes)
 
 
 def _bug(where: str, error: Exception) -> InvariantError:

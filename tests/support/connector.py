@@ -48,6 +48,7 @@ class ConnectorProcess:
         self._settings = {
             "CONNECTOR_ADMIN_ADDRESS": "127.0.0.1:0",
             "CONNECTOR_LOG_FORMAT": "json",
+            "CONNECTOR_LOG_LEVEL": "debug",  # tells each callback of a rebalance at once
             "CONNECTOR_COMMIT_INTERVAL": "500ms",
             **settings,
         }
@@ -111,6 +112,10 @@ class ConnectorProcess:
     def events(self, name: str | None = None) -> list[dict[str, Any]]:
         """Return the log's entries of all starts, or those of one event."""
         return [entry for entry in _entries(self.log) if name is None or entry.get("event") == name]
+
+    def count(self, name: str) -> int:
+        """Return how often an event has happened, the repeats that were only counted too."""
+        return sum(1 + entry.get("repeated", 0) for entry in self.events(name))
 
     def wait_for_event(self, name: str, *, count: int = 1, timeout: float = 60) -> list[dict[str, Any]]:
         """Wait until the log has so many entries of an event, and return them."""

@@ -171,6 +171,7 @@ def _settings(bootstrap_servers: str, folder: Folder) -> dict[str, str]:
         "CONNECTOR_SINK_MODE": "insert",
         "CONNECTOR_ADMIN_ADDRESS": "127.0.0.1:0",
         "CONNECTOR_LOG_FORMAT": "json",
+        "CONNECTOR_LOG_LEVEL": "debug",  # tells each callback of a rebalance at once
     }
 
 

@@ -23,7 +23,7 @@ import orjson
 from connector.api.errors import FatalError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from pathlib import Path
     from types import TracebackType
     from typing import Self
@@ -42,7 +42,7 @@ _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 class Happening:
     """What a copy's log tells of a rebalance: it got partitions, gave them up, lost them, or was stopped.
 
-    `at` is a Unix time. `seconds` is how long drain and commit took, for a copy that was stopped all until its end.
+    `at` is a Unix time. `seconds` is how long the drain took, for a copy that was stopped all until its end.
     """
 
     at: float
@@ -152,7 +152,7 @@ class Copy:
 
     def _hear(self, entry: Mapping[str, Any]) -> None:
         at = datetime.fromisoformat(entry["timestamp"]).timestamp()
-        lanes = entry.get("lanes", [])
+        lanes = list(_unfold(entry.get("partitions", ())))
         match entry["event"]:
             case "admin_listening":
                 self._admin_port = entry["port"]
@@ -240,6 +240,15 @@ class Fleet:
         """
         for copy in self.copies:
             copy.look()
+
+
+def _unfold(partitions: Iterable[str]) -> Iterator[str]:
+    """Return `orders[1]`, `orders[2]`, `orders[5]` for `orders[1-2,5]`, as the log has it."""
+    for each in partitions:
+        topic, numbers = each.removesuffix("]").split("[")
+        for part in numbers.split(","):
+            first, _, last = part.partition("-")
+            yield from (f"{topic}[{number}]" for number in range(int(first), int(last or first) + 1))
 
 
 def _die_with_parent() -> None:

@@ -69,3 +69,12 @@ def test_only_the_source_settles_it() -> None:
     assert not barrier.is_settled
     barrier.settle()
     assert barrier.is_settled
+
+
+def test_who_arrives_with_unfinished_work_is_counted_and_not_waited_for() -> None:
+    barrier = DrainBarrier(3)
+    barrier.arrive()
+    assert barrier.not_drained == 0
+    barrier.arrive(is_drained=False)
+    barrier.arrive()
+    assert (barrier.not_drained, barrier.wait(0.0)) == (1, True)
