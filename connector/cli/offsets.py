@@ -256,7 +256,7 @@ def _print_moves(moves: Sequence[Move]) -> None:
     print(f"\n{_count(len(moves), 'partition')}: {_count(skipped, 'offset')} skipped, {repeated} repeated.")
     if unknown:
         print(f"For {_count(unknown, 'partition')} neither is known, since no position says where it would start.")
-    print("Compacted and transactional logs have gaps, so that there are fewer records than offsets.")
+    print("Compacted and transactional logs have gaps: there may be fewer records than offsets.")
 
 
 def _shown(number: int | None) -> str:
