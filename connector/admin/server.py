@@ -124,7 +124,7 @@ class AdminServer:
         self._port = self._socket.getsockname()[1]
         self._verbs.start()
         self._thread.start()
-        log.info("admin_listening", address=self._address, port=self._port)
+        log.info("admin_started", address=self._address, port=self._port)
 
     def stop(self, timeout: float) -> None:
         """Stop serving within `timeout` seconds; a request that takes longer is cut off when the process ends."""

@@ -161,7 +161,7 @@ class VerbEndpoints:
                 log.exception("admin_verb_failed", request=what)
                 return self._text(500, "This failed; the log has the reason.")
             if request.method not in {"GET", "HEAD"}:
-                log.info("admin_verb", request=what)
+                log.info("admin_verb_done", request=what)
             return done
 
         return answer

@@ -6,6 +6,7 @@ Signals: the first SIGTERM or SIGINT begins a graceful end, a second changes not
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import sys
@@ -129,8 +130,8 @@ def execute(config: Config) -> ExitReport:
     admin.start()
     _watch_signals(parts.controller)
     for note in config.notes:
-        log.info("note", text=note)
-    log.info("starting", version=__version__, group=settings.group_id, sink=settings.sink, admin_port=admin.port)
+        log.info("settings_noted", note=note)
+    log.info("run_started", version=__version__, group=settings.group_id, sink=settings.sink)
     # What exists by now lives until the end. Records are many and short-lived: look for cycles among them less often.
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
@@ -146,19 +147,17 @@ def _is_clean(report: ExitReport) -> bool:
 
 
 def _tell(report: ExitReport) -> None:
-    if report.error is not None:
-        log.error("exit", state=report.state.value, code=int(report.code), reason=str(report.error))
-        return
+    reason = None if report.error is None else str(report.error)
     if report.state is ExitState.INCOMPLETE:
-        log.error(
-            "exit",
-            state=report.state.value,
-            code=int(report.code),
-            uncommitted_partitions=report.uncommitted,
-            reason="not everything taken was delivered and committed in time; it is read again after the next start",
-        )
-        return
-    log.info("exit", state=report.state.value, code=int(report.code))
+        reason = "not everything taken was delivered and committed in time; it is read again after the next start"
+    log.log(
+        logging.INFO if _is_clean(report) else logging.ERROR,
+        "run_ended",
+        state=report.state.value,
+        exit_code=int(report.code),
+        uncommitted_partitions=report.uncommitted,
+        reason=reason,
+    )
 
 
 def _watch_signals(controller: Controller) -> None:

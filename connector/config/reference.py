@@ -13,9 +13,10 @@ from connector.api.errors import ConfigError
 from connector.api.settings import Settings
 from connector.config.display import describe_default, describe_values
 from connector.config.environment import PREFIX
-from connector.config.events_page import events_page
+from connector.config.event_stream_page import event_stream_page
 from connector.config.later import LATER_NAMES, LATER_VALUES
 from connector.config.load import SINK_PREFIX, transform_prefix
+from connector.config.log_events_page import log_events_page
 from connector.config.settings import ConnectorSettings, environment_name
 from connector.plugins.loader import SINK, TRANSFORM, Plugins
 from connector.source.client_config import (
@@ -71,7 +72,12 @@ def settings_page() -> str:
 
 def pages() -> dict[str, str]:
     """Return every page by its file name."""
-    return {"settings.md": settings_page(), "metrics.md": metrics_page.reference(), "events.md": events_page()}
+    return {
+        "settings.md": settings_page(),
+        "metrics.md": metrics_page.reference(),
+        "events.md": log_events_page(),
+        "event-stream.md": event_stream_page(),
+    }
 
 
 def _engine() -> Iterator[str]:

@@ -138,7 +138,14 @@ class DeadLetterWriter:
         match self._settings.on_too_large:
             case OnTooLarge.SKIP:
                 self._metrics.skipped_records.labels(origin.topic, "dlq", "TooLargeForDeadLetterTopic").inc()
-                log.warning("dead_letter_skipped", record=record, value_bytes=size_bytes, error=origin.message)
+                log.warning(
+                    "dead_letter_skipped",
+                    topic=origin.topic,
+                    partition=origin.partition,
+                    offset=origin.offset,
+                    value_bytes=size_bytes,
+                    error=origin.message,
+                )
                 return
             case OnTooLarge.TRUNCATE:
                 cut = letter.truncated()
@@ -146,7 +153,14 @@ class DeadLetterWriter:
                 if not failures:
                     self._count(cut)
                     self._metrics.dead_letters_truncated.labels(origin.topic).inc()
-                    log.warning("dead_letter_truncated", record=record, value_bytes=size_bytes, error=origin.message)
+                    log.warning(
+                        "dead_letter_truncated",
+                        topic=origin.topic,
+                        partition=origin.partition,
+                        offset=origin.offset,
+                        value_bytes=size_bytes,
+                        error=origin.message,
+                    )
                     return
                 if failures[0].name() != TOO_LARGE:
                     raise delivery_error(self._settings.topic, failures[0].name(), failures[0].str())
@@ -163,7 +177,9 @@ class DeadLetterWriter:
         self._metrics.dead_letters.labels(origin.topic, origin.stage, origin.error_class).inc()
         log.warning(
             "record_dead_lettered",
-            record=f"{origin.topic}[{origin.partition}]@{origin.offset}",
+            topic=origin.topic,
+            partition=origin.partition,
+            offset=origin.offset,
             stage=origin.stage,
             error_class=origin.error_class,
             error=origin.message,

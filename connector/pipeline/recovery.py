@@ -25,7 +25,8 @@ log = get_logger(__name__)
 class Recovery:
     """Counts failures and says when the next try is."""
 
-    def __init__(self, backoff: Backoff, metrics: Metrics) -> None:
+    def __init__(self, backoff: Backoff, metrics: Metrics, pipeline: int) -> None:
+        self._pipeline = pipeline
         self._backoff = backoff
         self._breaker = Breaker(backoff)
         self._metrics = metrics
@@ -51,20 +52,31 @@ class Recovery:
             ) from error
         delay = self._backoff.delay(failures)
         self._metrics.sink_retries.inc()
-        log.warning("sink_retry", doing=doing, failures=failures, error=str(error), next_try_seconds=round(delay, 3))
+        log.warning(
+            "sink_retry_scheduled",
+            pipeline=self._pipeline,
+            step=doing,
+            attempts=failures,
+            error_class=type(error).__name__,
+            error=str(error),
+            delay_seconds=round(delay, 3),
+        )
         return Retry(failures, str(error), time.monotonic() + delay)
 
     def note_failure(self) -> None:
         """The sink failed transiently, for whatever lane."""
         if self._breaker.failed(time.monotonic()):
             self._metrics.breaker_opens.inc()
-            log.warning("breaker_open", seconds=round((self._breaker.retry_at or 0) - time.monotonic(), 3))
+            seconds = (self._breaker.retry_at or 0.0) - time.monotonic()
+            log.warning(
+                "breaker_opened", pipeline=self._pipeline, error=self._last_error, open_seconds=round(seconds, 3)
+            )
 
     def note_success(self) -> bool:
         """The sink works; true if that has closed the breaker: nobody needs to wait for the rest of a backoff."""
         was_open = self._breaker.succeeded()
         if was_open:
-            log.info("breaker_closed")
+            log.info("breaker_closed", pipeline=self._pipeline)
         return was_open
 
     def obstacle(self, before: Retry | None, probe: Callable[[], None]) -> Retry | None:

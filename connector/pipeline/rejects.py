@@ -94,7 +94,15 @@ class Rejects:
             raise PoisonFatalError(f"Too many poison records ({flood}), the last of them {where} ({stage}: {error}).")
         if self._policy is OnPoison.SKIP:
             self._metrics.skipped_records.labels(batch.metadata.topic, stage, error_class).inc()
-            log.warning("record_skipped", record=where, stage=stage, error_class=error_class, error=str(error))
+            log.warning(
+                "record_skipped",
+                topic=message.topic(),
+                partition=message.partition(),
+                offset=message.offset(),
+                stage=stage,
+                error_class=error_class,
+                error=str(error),
+            )
             return None
         return letter_of(
             message, stage=stage, error_class=error_class, error=str(error), attempts=attempts, group=self._group_id

@@ -48,7 +48,7 @@ class TransformRunner:
         try:
             self._call(self._transform.close)
         except ConnectorError as error:
-            log.warning("transform_close_failed", transform=self.name, error=str(error))
+            log.warning("transform_close_failed", operator=self.name, error=str(error))
 
     def _call(self, function: Any, *arguments: Any) -> Any:
         with self._watch.during("transform"):

@@ -121,7 +121,7 @@ class Pipeline:
         self._report = report
         self._notices = list(notices)
         self._watch = metrics.pipeline_seconds.start(str(number))
-        self._recovery = Recovery(settings.backoff, metrics)
+        self._recovery = Recovery(settings.backoff, metrics, number)
         self._delivery: Delivery | None = None
         self._mailbox: SimpleQueue[Command | Lane] = SimpleQueue()
         self._works: dict[LaneId, Work] = {}
@@ -173,7 +173,7 @@ class Pipeline:
         except FatalError as error:
             self._die(error, is_crash=isinstance(error, CrashError))
         except Exception as error:  # whatever it is, the controller must hear of it
-            log.exception("pipeline_bug", pipeline=self.number)
+            log.exception("pipeline_crashed", pipeline=self.number)
             bug = InvariantError(f"{self.node_id}: {type(error).__name__}: {error}. This is a bug in Sluiceway.")
             bug.__cause__ = error
             self._die(bug, is_crash=True)
@@ -263,7 +263,7 @@ class Pipeline:
         notices, self._notices = self._notices, []
         for event in notices:
             delivery.runner.tell(event)
-        log.info("sink_open", pipeline=self.number)
+        log.info("sink_opened", pipeline=self.number)
         self._report(Opened(self.number))
         for work in list(self._works.values()):
             self._begin(work)
@@ -307,12 +307,12 @@ class Pipeline:
         except Exception as error:  # noqa: BLE001 - whatever a new version raises, the old one goes on
             reason = f"{type(error).__name__}: {error}"
             pipeline = self.number
-            log.error("reload_failed", operator=replace.operator_id, pipeline=pipeline, error=reason)  # noqa: TRY400
+            log.error("plugin_reload_failed", operator=replace.operator_id, pipeline=pipeline, error=reason)  # noqa: TRY400
             delivery.runner.is_leaving = False
             self._notify(Error(f"{replace.operator_id} is not reloaded, the old version goes on: {reason}"))
             return
         replace.adopted()
-        log.info("reloaded", operator=replace.operator_id, pipeline=self.number)
+        log.info("plugin_reloaded", operator=replace.operator_id, pipeline=self.number)
         if not self.is_open:
             self._open()
 

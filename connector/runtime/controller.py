@@ -36,6 +36,7 @@ from connector.pipeline.messages import Acked, Claimed, Delivered, Failed, Finis
 from connector.runtime.drains import Drain
 from connector.runtime.stalls import StallWatch
 from connector.telemetry.logs import get_logger
+from connector.telemetry.partition_list import partition_list
 from connector.telemetry.status import RunState
 
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ class Controller:
         if self._stage is _Stage.RUNNING:
             self.fleet.start_replacements(now)
         if self._stop_requested and self._stage is _Stage.RUNNING:
-            log.info("stopping", cause="requested")
+            log.info("stop_requested")
             self._begin_shutdown(StopCause.MANUAL)
         self._advance_shutdown(now)
         if now >= self._next_publish:
@@ -209,8 +210,8 @@ class Controller:
     def _look_for_stalls(self, now: float) -> None:
         """Tell the sinks of lanes that get no records although the log has some."""
         for lane in self._stalls.find(self.fleet.lanes.values(), now, self.intents):
-            seconds = self._settings.lane_idle_timeout
-            log.warning("lane_stalled", topic=lane.topic, partition=lane.partition, seconds=seconds)
+            idle_seconds = self._settings.lane_idle_timeout
+            log.warning("lane_stalled", topic=lane.topic, partition=lane.partition, idle_seconds=idle_seconds)
             self.fleet.stall(lane.id)
 
     def _is_held_back(self) -> bool:
@@ -239,26 +240,32 @@ class Controller:
             case LanesRevoked(lanes, barrier, reason):
                 self._revoke(lanes, barrier, reason, now)
             case LanesRetired(lanes):
-                log.info("lanes_retired", lanes=list(lanes))
+                retired = set(lanes)
+                log.info("lanes_retired", partitions=self._named(lambda lane: lane.id in retired), lanes=len(lanes))
                 self.fleet.drop_lanes(lanes, CloseReason.END)
                 self._drop(lanes)
             case Idle():
                 pass
             case CommitReady(partitions):
-                log.info("commit_ready", partitions=list(partitions))
+                ended = set(partitions)
+                names = self._named(lambda lane: lane.partition_id in ended)
+                log.debug("lanes_ended", partitions=names, lanes=len(partitions))
                 self._commit_ready.update(partitions)
             case Drained():
                 if self._stage is _Stage.RUNNING:
-                    log.info("drained")
+                    log.info("run_completed")
                     self._begin_shutdown(StopCause.ALL_INPUTS_CLOSED)
             case _:
                 assert_never(event)
+
+    def _named(self, is_meant: Callable[[Lane], bool]) -> list[str]:
+        return partition_list((lane.topic, lane.partition) for lane in self.fleet.lanes.values() if is_meant(lane))
 
     def _assign(self, event: LanesAssigned[Lane], lanes: tuple[Lane, ...], now: float) -> None:
         if self._stage is not _Stage.RUNNING:  # we are leaving: nothing new is begun
             return
         if self.fleet.lanes:  # the full set replaces lanes that nobody revoked: drain and commit them first
-            log.warning("assigned_over_live_lanes", lanes=len(self.fleet.lanes))
+            log.warning("assignment_overlapped", lanes=len(self.fleet.lanes))
             self._stop_lanes(tuple(self.fleet.lanes), now + self._settings.drain_timeout)
             self._backlog.appendleft(event)
             return
@@ -348,7 +355,7 @@ class Controller:
             return
         self._metrics.pipeline_restarts.inc()
         self.fleet.schedule_replacement(failed, at)
-        log.warning("pipeline_restarts", pipeline=failed.pipeline, seconds=round(at - now, 3))
+        log.warning("pipeline_restart_scheduled", pipeline=failed.pipeline, delay_seconds=round(at - now, 3))
 
     def _bring_back(self, lanes: tuple[LaneId, ...]) -> None:
         """The replacement of a pipeline runs: its lanes come back as new ones, at their watermarks."""
@@ -387,7 +394,7 @@ class Controller:
         for code in sorted(set(result.failed.values())):
             outcome, count = outcome_of(code), sum(failed == code for failed in result.failed.values())
             self._metrics.commits.labels(outcome.value, code).inc(count)
-            log.warning("commit_failed", code=code, outcome=outcome.value, partitions=count)
+            log.warning("commit_failed", code=code, outcome=outcome.value, positions=count)
             if (error := error_for(code)) is not None:
                 self._fail(error)
 
@@ -418,7 +425,7 @@ class Controller:
     def _fail(self, error: FatalError) -> None:
         if self.error is None:
             self.error = error
-            log.error("failed", error_class=type(error).__name__, error=str(error))
+            log.error("run_failed", error_class=type(error).__name__, error=str(error))
         if self._stage is _Stage.RUNNING:
             self._begin_shutdown(StopCause.MANUAL)
 
@@ -451,7 +458,9 @@ class Controller:
             case _:
                 assert_never(self._stage)
         if now >= self._deadline and self._stage is not _Stage.DONE:
-            log.error("shutdown_deadline", stage=self._stage.value, seconds=self._settings.shutdown_timeout)
+            log.error(
+                "shutdown_timed_out", shutdown_stage=self._stage.value, timeout_seconds=self._settings.shutdown_timeout
+            )
             if self._stage is not _Stage.LEAVING:
                 self._leave()
             self._was_drained = False

@@ -187,7 +187,7 @@ def _read(store: Path) -> dict[str, JsonValue]:
     aside = store.with_name(store.name + ".unreadable")
     with suppress(OSError):
         store.replace(aside)
-    log.error("stored_parameters_unreadable", path=str(store), put_aside=str(aside), reason=reason)
+    log.error("stored_parameters_put_aside", path=str(aside), reason=reason)
     return {}
 
 

@@ -76,7 +76,7 @@ class SinkRunner:
 
         def settle(error: BaseException | None = None) -> None:
             if not said.acquire(blocking=False):
-                log.warning("batch_settled_twice", sink=type(self.sink).__name__, error=str(error))
+                log.warning("batch_settled_twice", plugin=type(self.sink).__name__, error=str(error))
                 return
             self._metrics.sink_write_seconds.labels(_outcome(error)).observe(time.monotonic() - started)
             if error is not None and not isinstance(error, ConnectorError):
@@ -115,14 +115,15 @@ class SinkRunner:
         try:
             self._call(self.sink.close)
         except ConnectorError as error:
-            log.warning("sink_close_failed", error=str(error))
+            log.warning("sink_close_failed", plugin=type(self.sink).__name__, error=str(error))
 
     def tell(self, event: Event) -> None:
         """Give the sink an event that carries no records. Nothing depends on how it takes it: batches are durable."""
         try:
             self._call(self.sink.on_event, event)
         except ConnectorError as error:
-            log.warning("sink_notice_failed", notice=type(event).__name__, error=str(error))
+            plugin = type(self.sink).__name__
+            log.warning("sink_notice_failed", plugin=plugin, notice=type(event).__name__, error=str(error))
 
     def _call(self, function: Any, *arguments: Any) -> Any:
         with self._watch.during("sink"):

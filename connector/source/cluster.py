@@ -180,7 +180,7 @@ class Cluster:
         except KafkaException as error:
             if self._has_ids:
                 log.warning(
-                    "topic_ids_unavailable",
+                    "topic_ids_not_read",
                     error=error.args[0].str(),
                     meaning="a topic that is deleted and made again is not noticed until the cluster gives topic ids",
                 )

@@ -184,7 +184,7 @@ class KafkaSource:
             self._client_is_dead = code == "_FATAL"
             self._fail(fatal_error(code, text) or FencedError(f"The Kafka client failed ({code}: {text})."))
         except Exception as error:  # whatever it is, the controller must hear of it
-            log.exception("source_bug")
+            log.exception("source_crashed")
             bug = InvariantError(f"the consumer thread failed: {type(error).__name__}: {error}. This is a bug.")
             bug.__cause__ = error
             self._fail(bug)
@@ -310,7 +310,7 @@ class KafkaSource:
         if generation(client) > 0:
             self._rebalance.has_joined = True
             self._events.put(LanesAssigned(()))
-            log.info("stands_by", reason="the member has joined and the group has no partition for it yet")
+            log.info("joined_without_partitions", group_protocol=self.protocol)
 
     def _turn_after_failure(self) -> None:
         """Nothing is read any more; commands are served, and callbacks, while the client still can."""
@@ -421,7 +421,7 @@ class KafkaSource:
     def _on_error(self, error: KafkaError) -> None:
         """Callback of the client, inside poll, consume or close."""
         self._metrics.client_errors.labels(error.name()).inc()
-        log.warning("client_error", code=error.name(), error=error.str())
+        log.warning("client_error_received", code=error.name(), error=error.str())
         failure = fatal_error(error.name(), error.str())
         if isinstance(failure, AuthenticationError):
             self._fail(failure)
@@ -436,7 +436,9 @@ class KafkaSource:
             self._lookout.on_out_of_range(self._get_client(), topic, partition, text)
             return
         if self._can_fall_back(code, text):
-            log.info("group_protocol_classic", reason="the broker does not know the consumer group protocol (KIP-848)")
+            log.info(
+                "group_protocol_fell_back", meaning="the broker does not know the consumer group protocol (KIP-848)"
+            )
             self._get_client().close()
             self._connect(len(self._plan.protocols) - 1)
             self._subscribe()
@@ -445,7 +447,7 @@ class KafkaSource:
         failure = fatal_error(code, text)
         if failure is not None:
             raise failure
-        log.warning("client_error", code=code, error=text)
+        log.warning("client_error_received", code=code, error=text)
 
     def _can_fall_back(self, code: str, text: str) -> bool:
         is_last = self.protocol == self._plan.protocols[-1][0]

@@ -79,7 +79,7 @@ class Lookout:
         held = self._assignment.get(topic, partition)
         if held is None or held.wait is not None:
             return
-        log.warning("position_not_in_log", topic=topic, partition=partition, position=held.next_offset, error=text)
+        log.warning("position_not_found", topic=topic, partition=partition, position=held.next_offset, error=text)
         held.wait, held.retry_at = Wait.RANGE, 0.0
         self.look_at_waiting(client)
 
@@ -106,7 +106,8 @@ class Lookout:
         fresh = self._cluster.facts(sorted(suspects), _READ_SECONDS)  # the view may be older than the lane
         lanes = [h for h in self._assignment if h.key[0] in fresh and _differ(h, fresh[h.key[0]].topic_id)]
         if lanes:
-            log.warning("topic_recreated", topics=sorted({held.key[0] for held in lanes}))
+            for topic in sorted({held.key[0] for held in lanes}):
+                log.warning("topic_recreated", topic=topic)
             starts = {h.key: self._start_anew(client, h, fresh[h.key[0]]) for h in lanes}
             self._rebalance.release(client, lanes)
             self._rebalance.replace(client, lanes, starts)
@@ -147,7 +148,7 @@ class Lookout:
             held.retry_at = time.monotonic() + _RETRY_SECONDS
             return
         if found is None:
-            log.info("position_in_log", topic=held.key[0], partition=held.key[1], position=held.next_offset)
+            log.info("position_found", topic=held.key[0], partition=held.key[1], position=held.next_offset)
             held.wait = None
             self._rebalance.point(client, [held])
             return
@@ -167,7 +168,7 @@ class Lookout:
         topic = held.key[0]
         fresh = self._cluster.facts([topic], _READ_SECONDS).get(topic)
         if fresh is not None and _differ(held, fresh.topic_id):
-            log.warning("topic_recreated", topics=[topic])
+            log.warning("topic_recreated", topic=topic)
             return self._start_anew(client, held, fresh)
         low, high = log_ends(client, held.key, _READ_SECONDS)
         if held.next_offset is not None and low <= held.next_offset <= high:

@@ -204,7 +204,12 @@ class Rebalance:
         held.lane.put(Chunk([], start, is_last=held.is_ended))
         self._metrics.starts.labels(cause.value).inc()
         log.debug(
-            "lane_starts", lane=held.lane.id, topic=held.key[0], partition=held.key[1], at=start, cause=cause.value
+            "lane_started",
+            lane=held.lane.id,
+            topic=held.key[0],
+            partition=held.key[1],
+            position=start,
+            cause=cause.value,
         )
 
     def find_again(self, client: KafkaClient, waiting: Mapping[Key, StoredPosition | None]) -> None:

@@ -152,14 +152,14 @@ class Starts:
         self._metrics.start_offsets_skipped.labels(cause.value).inc(max(0, start - base))
         self._metrics.start_offsets_repeated.labels(cause.value).inc(max(0, base - start))
         log.info(
-            "start_by_policy",
+            "start_policy_applied",
             topic=topic,
             partition=partition,
             cause=cause.value,
             policy=policy.value if isinstance(policy, StartPolicy) else policy.isoformat(),
-            start=start,
-            skipped=max(0, start - base),
-            repeated=max(0, base - start),
+            position=start,
+            skipped_offsets=max(0, start - base),
+            repeated_offsets=max(0, base - start),
         )
         return Offset(start)
 

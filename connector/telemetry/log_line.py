@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import structlog
 
+from connector.telemetry.log_events import IDENTIFYING
 from connector.telemetry.masking import mask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
 
 Fields: TypeAlias = "dict[str, Any]"
-
-# Fields that say which one: what differs in them is not a repeat.
-IDENTIFYING = ("code", "error_class", "stage", "topic", "partition", "pipeline", "plugin", "sink", "transform")
 
 MAX_LINE_BYTES = 64 * 1024
 CLIENT_LOGGER = "librdkafka"

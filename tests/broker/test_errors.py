@@ -91,8 +91,8 @@ def _as_user(broker: JvmBroker, name: str, password: str = PASSWORD) -> dict[str
 
 def _reason(copy: ConnectorProcess) -> str:
     """Return what the last line says, after one line that says that it failed; no line has a secret."""
-    assert len(copy.events("failed")) == 1
-    [last] = copy.events("exit")
+    assert len(copy.events("run_failed")) == 1
+    [last] = copy.events("run_ended")
     assert copy.events()[-1] == last
     text = copy.log.read_text()
     assert PASSWORD not in text
@@ -232,7 +232,7 @@ def test_auto_falls_back_to_classic_on_a_broker_without_the_consumer_protocol(tm
             assert copy.status()["group_protocol"] == "classic"
             wait_until_ready(copy)
             assert copy.terminate() == 0
-        assert len(copy.events("group_protocol_classic")) == 1
+        assert len(copy.events("group_protocol_fell_back")) == 1
         with scenario.copy("forced") as forced:
             assert forced.wait(30) == 2
         assert "CONNECTOR_GROUP_PROTOCOL=classic" in _reason(forced)

@@ -85,7 +85,7 @@ def test_the_lag_is_measured_to_the_last_stable_offset_and_absent_before(
     commit(kafka, scenario.group, topic, {0: 20})
     with closing(connect(database, isolation_level=None)) as lock, scenario.copy(settings=settings) as copy:
         lock.execute("BEGIN EXCLUSIVE")  # the sink waits, so nothing is committed
-        copy.wait_for_event("admin_listening")
+        copy.wait_for_event("admin_started")
         assert metric(copy, LAG, topic=topic, partition=0) in (None, 30)
         wait_until_copy(
             copy, "the lag is measured", lambda: metric(copy, LAG, topic=topic, partition=0) == 30, timeout=30

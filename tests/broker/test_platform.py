@@ -102,7 +102,7 @@ def ask(
     copy: ConnectorProcess, method: str, path: str, body: Any = None, *, token: str | None = TOKEN
 ) -> httpx.Response:
     """Send a request that changes something."""
-    port = copy.wait_for_event("admin_listening")[-1]["port"]
+    port = copy.wait_for_event("admin_started")[-1]["port"]
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     return httpx.request(
         method, f"http://127.0.0.1:{port}{path}", headers=headers, content=json.dumps(body), timeout=20
@@ -131,12 +131,12 @@ def test_a_reloaded_sink_takes_over_between_batches_and_a_broken_version_leaves_
 
         platform.plugin.write_text(PLUGIN.replace('"one"', '"unopened"').replace("self.file = open", "self.fiel.open"))
         assert ask(copy, "POST", "/reload", reload).status_code == 202
-        assert "fiel" in copy.wait_for_event("reload_failed", count=2)[-1]["error"]
+        assert "fiel" in copy.wait_for_event("plugin_reload_failed", count=2)[-1]["error"]
         wait_until_copy(copy, "the sinks are told", lambda: len(platform.of("Error")) == 2)
 
         platform.plugin.write_text(PLUGIN.replace('"one"', '"two"'))
         assert ask(copy, "POST", "/reload", reload).status_code == 202
-        copy.wait_for_event("reloaded", count=2)
+        copy.wait_for_event("plugin_reloaded", count=2)
         wait_until_copy(
             copy,
             "both new ones write",
@@ -181,8 +181,8 @@ def test_parameters_are_checked_told_to_every_sink_and_survive_a_restart(
     assert [kinds.count("ParamUpdate") for kinds in before] == [2, 2]
 
     with copy:
-        assert copy.events("starting")
-        wait_until(lambda: len(copy.events("starting")) == 2, timeout=30, what="it is started again")
+        assert copy.events("run_started")
+        wait_until(lambda: len(copy.events("run_started")) == 2, timeout=30, what="it is started again")
         kafka.produce(topic, 40)
         wait_until_committed(kafka, platform.scenario.group, [topic])
         assert ask(copy, "GET", "/params").json() == {"colour": "blue"}
@@ -250,7 +250,7 @@ def test_a_tombstone_under_fail_ends_it_with_5_and_is_not_committed(
     scenario = Scenario(kafka, group_protocol, [topic], tmp_path, {"CONNECTOR_TOMBSTONES": "fail"})
     with scenario.copy() as copy:
         assert copy.wait(40) == 5
-    [last] = copy.events("exit")
+    [last] = copy.events("run_ended")
     assert f"{topic}[0]@1" in last["reason"]
     assert "CONNECTOR_TOMBSTONES=fail" in last["reason"]
     assert (kafka.committed(scenario.group, topic)[0] or 0) <= 1

@@ -160,7 +160,7 @@ def held_table(kafka: Kafka, postgres_dsn: str, tmp_path: Path) -> Iterator[Held
 def test_a_second_signal_changes_nothing(held_table: HeldTable) -> None:
     copy = held_table.copy
     copy.send(signal.SIGTERM)
-    copy.wait_for_event("stopping")
+    copy.wait_for_event("stop_requested")
     copy.send(signal.SIGTERM)
     wait_until(lambda: copy.status()["state"] == "draining", timeout=10, what="the status tells of the drain")
     held_table.release()
@@ -172,7 +172,7 @@ def test_a_second_signal_changes_nothing(held_table: HeldTable) -> None:
 def test_a_third_signal_ends_the_process_at_once(held_table: HeldTable) -> None:
     copy = held_table.copy
     copy.send(signal.SIGTERM)
-    copy.wait_for_event("stopping")
+    copy.wait_for_event("stop_requested")
     started = time.monotonic()
     copy.send(signal.SIGINT)  # another number: two pending signals with the same one are one
     copy.send(signal.SIGTERM)
@@ -187,7 +187,7 @@ def test_a_sink_that_hangs_ends_with_code_6_by_the_deadline_and_loses_nothing(he
     print(f"SIGTERM with a hanging sink took {seconds:.2f}s")
     assert code == 6, tail(held_table.copy.log)
     assert seconds < SHUTDOWN_SECONDS + LATE_SECONDS
-    assert held_table.copy.events("exit")[-1]["uncommitted_partitions"] > 0
+    assert held_table.copy.events("run_ended")[-1]["uncommitted_partitions"] > 0
     held_table.finish()
 
 

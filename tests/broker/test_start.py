@@ -82,8 +82,8 @@ def _assert_starts(
             assert metric(copy, "connector_start_offsets_skipped_total", cause=cause) == skipped, policy
             assert metric(copy, "connector_start_offsets_repeated_total", cause=cause) == repeated, policy
             assert metric(copy, "connector_starts_total", cause=cause) == 1, policy
-            [said] = [entry for entry in copy.events("start_by_policy") if entry["partition"] == partition]
-            assert (said["cause"], said["start"], said["skipped"], said["repeated"]) == (
+            [said] = [entry for entry in copy.events("start_policy_applied") if entry["partition"] == partition]
+            assert (said["cause"], said["position"], said["skipped_offsets"], said["repeated_offsets"]) == (
                 cause,
                 start,
                 skipped,
@@ -92,7 +92,7 @@ def _assert_starts(
             assert copy.terminate() == 0
         _, refused = running["error"]
         assert refused.wait() == 2
-        [said] = refused.events("exit")
+        [said] = refused.events("run_ended")
         assert f"{setting}=error" in said["reason"]
         assert f"{topic}[{partition}]" in said["reason"]
 

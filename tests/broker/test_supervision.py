@@ -194,9 +194,9 @@ def test_a_sink_that_crashes_again_and_again_ends_it_with_7_after_five_restarts(
     scenario = Scenario(kafka, group_protocol, [topic], tmp_path, {**_plugin(tmp_path, once=False), **retries})
     with scenario.copy() as copy:
         assert copy.wait(40) == 7
-    [last] = copy.events("exit")
+    [last] = copy.events("run_ended")
     assert "a bug in the sink" in last["reason"]
-    assert copy.count("pipeline_restarts") == 5
+    assert copy.count("pipeline_restart_scheduled") == 5
     # What the healthy pipeline had is written and committed all the same; of partition 0 nothing is.
     committed = kafka.committed(scenario.group, topic)
     assert not committed[0]

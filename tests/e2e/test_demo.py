@@ -57,7 +57,7 @@ def test_the_demo_writes_every_record_once_through_live_rebalances(tmp_path: Pat
     columns = 'count(*), count(DISTINCT topic || partition || "-" || "offset"), count(json_extract(value, "$.order"))'
     assert database.execute(f"SELECT {columns} FROM records").fetchall() == [(20_000, 20_000, 20_000)]
     database.close()
-    assert [log_events(tmp_path / "demo", copy)[-1] for copy in (1, 2, 3)] == ["exit"] * 3
+    assert [log_events(tmp_path / "demo", copy)[-1] for copy in (1, 2, 3)] == ["run_ended"] * 3
 
 
 @pytest.mark.embedded
@@ -65,7 +65,7 @@ def test_an_interrupted_demo_ends_its_copies_first(tmp_path: Path) -> None:
     demo = start_demo(tmp_path, 200_000)
     try:
         wait_until(
-            lambda: all("sink_open" in log_events(tmp_path, copy) for copy in (1, 2)),
+            lambda: all("sink_opened" in log_events(tmp_path, copy) for copy in (1, 2)),
             timeout=_SETTLE_SECONDS,
             what="two copies run",
         )
@@ -75,7 +75,7 @@ def test_an_interrupted_demo_ends_its_copies_first(tmp_path: Path) -> None:
     assert demo.returncode == 130, output
     assert "interrupted" in output
     assert "Traceback" not in output
-    assert [log_events(tmp_path, copy)[-1] for copy in (1, 2)] == ["exit"] * 2
+    assert [log_events(tmp_path, copy)[-1] for copy in (1, 2)] == ["run_ended"] * 2
 
 
 def test_a_copy_that_ends_early_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ class ConnectorProcess:
 
     def get(self, path: str) -> httpx.Response:
         """Ask the admin endpoint of the last start."""
-        port = self.wait_for_event("admin_listening")[-1]["port"]
+        port = self.wait_for_event("admin_started")[-1]["port"]
         return httpx.get(f"http://127.0.0.1:{port}{path}", timeout=10)
 
     def status(self) -> dict[str, Any]:

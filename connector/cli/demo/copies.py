@@ -154,7 +154,7 @@ class Copy:
         at = datetime.fromisoformat(entry["timestamp"]).timestamp()
         lanes = list(_unfold(entry.get("partitions", ())))
         match entry["event"]:
-            case "admin_listening":
+            case "admin_started":
                 self._admin_port = entry["port"]
             case "lanes_assigned":
                 self.lanes.update(lanes)
@@ -165,9 +165,9 @@ class Copy:
             case "lanes_lost":
                 self.lanes.difference_update(lanes)
                 self._note(at, "lost", lanes)
-            case "stopping":
+            case "stop_requested":
                 self._stopping_at = at
-            case "exit":
+            case "run_ended":
                 self._note(self._stopping_at, "stopped", self.lanes, at - self._stopping_at)
             case _:
                 pass

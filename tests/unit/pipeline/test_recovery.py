@@ -236,7 +236,7 @@ def test_a_lane_that_only_lingers_is_tried_at_a_revocation_behind_an_open_breake
 
 
 def test_a_half_open_breaker_asks_and_tells_why_not() -> None:
-    recovery = Recovery(Backoff(initial=0.001, maximum=0.001), Metrics())
+    recovery = Recovery(Backoff(initial=0.001, maximum=0.001), Metrics(), 0)
     for _ in range(5):
         recovery.note_failure()
     while (obstacle := recovery.obstacle(Retry(3, "down", 0.0), lambda: None)) is not None:

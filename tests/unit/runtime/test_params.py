@@ -135,7 +135,7 @@ def test_a_file_that_cannot_be_understood_is_told_put_aside_and_stops_nothing(
     store.write_text(content)
     params = Params(Tuning, store.parent)
     params.set("rate", 3)
-    assert [event["event"] for event in events_in_log(caplog)] == ["stored_parameters_unreadable"]
+    assert [event["event"] for event in events_in_log(caplog)] == ["stored_parameters_put_aside"]
     assert (store.parent / "params.json.unreadable").read_text() == content
     assert Params(Tuning, store.parent).all() == (ParamUpdate("rate", 3),)
 

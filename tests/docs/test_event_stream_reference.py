@@ -6,14 +6,14 @@ from typing import get_args
 
 import connector
 from connector.api.event import CloseReason, Event, StopCause
-from connector.config.events_page import REASONS, TEXTS, events_page
+from connector.config.event_stream_page import REASONS, TEXTS, event_stream_page
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "events.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "event-stream.md"
 
 
-def test_the_page_of_events_is_what_the_code_says() -> None:
-    assert PAGE.read_text(encoding="utf-8") == events_page(), (
-        "docs/reference/events.md is old; write it anew: python -m connector.config.reference docs/reference"
+def test_the_page_of_the_event_stream_is_what_the_code_says() -> None:
+    assert PAGE.read_text(encoding="utf-8") == event_stream_page(), (
+        "docs/reference/event-stream.md is old; write it anew: python -m connector.config.reference docs/reference"
     )
 
 
@@ -21,7 +21,7 @@ def test_every_event_is_public_and_has_its_row_with_its_fields() -> None:
     assert set(TEXTS) == set(get_args(Event))
     for event in get_args(Event):
         assert event.__name__ in connector.__all__
-        (row,) = [line for line in events_page().splitlines() if line.startswith(f"| `{event.__name__}` |")]
+        (row,) = [line for line in event_stream_page().splitlines() if line.startswith(f"| `{event.__name__}` |")]
         assert row.split(" | ")[1] == ", ".join(f"`{field.name}`" for field in fields(event))
 
 

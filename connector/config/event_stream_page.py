@@ -1,4 +1,4 @@
-"""Writes docs/reference/events.md: what a sink receives, made from the classes of `connector.api.event`."""
+"""Writes docs/reference/event-stream.md: what a sink receives, made from the classes of `connector.api.event`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from enum import Enum
 
 _HEAD = """\
-# Events
+# Event stream
 
 What a sink that overrides `on_event` receives: frozen dataclasses, imported from `connector`, for `match`. One instance
 is told on one thread, in order. Later versions may send more: end with `case _: pass`. A sink that overrides `write`
@@ -98,8 +98,8 @@ REASONS: Mapping[Enum, str] = MappingProxyType(
 )
 
 
-def events_page() -> str:
-    """Return docs/reference/events.md."""
+def event_stream_page() -> str:
+    """Return docs/reference/event-stream.md."""
     lines = [_HEAD, "| event | fields | sent | asks of the sink |\n| --- | --- | --- | --- |"]
     for each in get_args(Event):
         text = TEXTS[each]
