@@ -8,7 +8,7 @@ from connector.api.intents import EVERYTHING, Intents, Scope
 from connector.config.load import reload_plugin
 from connector.pipeline.messages import Replace
 from connector.plugins.loader import SINK
-from connector.telemetry.logs import configure
+from connector.telemetry.logs import set_level
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,7 +62,7 @@ class RunVerbs:
 
     def set_log_level(self, level: str) -> None:
         """Log from this level on."""
-        configure(level, self._workshop.config.settings.log_format)
+        set_level(level)
 
     def _hold_back(self, scope: Scope, *, is_held_back: bool) -> None:
         intents = self._intents = self._intents.want(scope, is_held_back=is_held_back)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.support.connector import ConnectorProcess
     from tests.support.kafka import Kafka
 
-pytestmark = [pytest.mark.kafka, pytest.mark.protocols, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
 
 PARTITIONS = 6
 INFO = {"CONNECTOR_LOG_LEVEL": "info"}
