@@ -13,24 +13,28 @@ import socket
 import threading
 import time
 from dataclasses import asdict
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
-import orjson
 import uvicorn
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from connector import __version__
+from connector.admin.connections import BoundedConnection
+from connector.admin.guard import Guard
 from connector.admin.health import Limits, Verdict, liveness, readiness
 from connector.admin.page import CONTENT_SECURITY_POLICY, PAGE
+from connector.admin.problem import FAILED, HEADERS, problem, to_json
 from connector.admin.verbs import PATHS, VerbEndpoints
 from connector.api.errors import ConfigError
 from connector.telemetry.logs import get_logger
 from connector.telemetry.masking import mask
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Mapping
 
     from starlette.requests import Request
 
@@ -41,7 +45,8 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 _BACKLOG = 128
-_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+_KEEP_ALIVE_SECONDS = 5
+_HEALTH = ("/livez", "/readyz")  # plain text, whatever they answer
 
 
 class AdminServer:
@@ -55,6 +60,7 @@ class AdminServer:
         limits: When /livez calls the process dead.
         verbs: What requests that change something do; None: they are off.
         token: `CONNECTOR_ADMIN_TOKEN`, which such a request has to bring; None: they are off.
+        hosts: `CONNECTOR_ADMIN_HOSTS`, further names that a `Host` header may have.
         clock: `time.monotonic`, the clock of the snapshot.
     """
 
@@ -68,6 +74,7 @@ class AdminServer:
         limits: Limits | None = None,
         verbs: Verbs | None = None,
         token: str | None = None,
+        hosts: Collection[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._address = address
@@ -75,8 +82,8 @@ class AdminServer:
         self._metrics = metrics
         self._config_view = config_view
         self._limits = limits or Limits()
+        self._hosts = hosts
         self._clock = clock
-        self._socket: socket.socket | None = None
         self._port = 0
         self._paths = {
             "/": self._get_page,
@@ -86,28 +93,15 @@ class AdminServer:
             "/readyz": self._get_readyz,
             "/status": self._get_status,
         }
-        self._verbs = VerbEndpoints(verbs, token, _HEADERS)
+        self._verbs = VerbEndpoints(verbs, token)
         shown = [Route(path, _contained(endpoint), methods=["GET"]) for path, endpoint in self._paths.items()]
-        app = Starlette(
+        self._app = Starlette(
             routes=[*shown, *self._verbs.routes()],
-            exception_handlers={404: self._unknown_path},
+            exception_handlers={HTTPException: self._no_endpoint},
         )
-        self._server = uvicorn.Server(
-            uvicorn.Config(
-                app,
-                loop="asyncio",
-                http="h11",
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                log_level="warning",
-                access_log=False,
-                proxy_headers=False,
-                server_header=False,
-                timeout_graceful_shutdown=1,
-            )
-        )
-        self._thread = threading.Thread(target=self._run, name="admin", daemon=True)
+        self._app.router.redirect_slashes = False
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
 
     @property
     def port(self) -> int:
@@ -120,15 +114,34 @@ class AdminServer:
         Raises:
             ConfigError: The address is malformed, not ours, or in use.
         """
-        self._socket = _listen(self._address)
-        self._port = self._socket.getsockname()[1]
+        host, port = _split(self._address)
+        listening = _listen(self._address, host, port)
+        bound, self._port = listening.getsockname()[:2]
+        guarded = Guard(self._app, address=host, is_loopback=ip_address(bound).is_loopback, hosts=self._hosts)
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                guarded,
+                loop="asyncio",
+                http=BoundedConnection,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=1,
+            )
+        )
+        self._thread = threading.Thread(target=_run, args=(self._server, listening), name="admin", daemon=True)
         self._verbs.start()
         self._thread.start()
         log.info("admin_started", address=self._address, port=self._port)
 
     def stop(self, timeout: float) -> None:
         """Stop serving within `timeout` seconds; a request that takes longer is cut off when the process ends."""
-        if not self._thread.is_alive():
+        if self._server is None or self._thread is None or not self._thread.is_alive():
             return
         deadline = time.monotonic() + timeout
         self._server.should_exit = True
@@ -136,20 +149,11 @@ class AdminServer:
         self._server.force_exit = True
         self._verbs.stop(max(0.0, deadline - time.monotonic()))
 
-    def _run(self) -> None:
-        assert self._socket is not None  # noqa: S101  # start() has set it
-        try:
-            self._server.run(sockets=[self._socket])  # takes over no signals, since this is not the main thread
-        except Exception:
-            log.exception("admin_failed", meaning="records still flow, but metrics and health are no longer served")
-        finally:
-            self._socket.close()
-
     # Endpoints, on the thread `admin`.
 
     def _get_metrics(self, request: Request) -> Response:
         body, content_type = self._metrics.render(request.headers.get("accept", ""))
-        return Response(body, headers={**_HEADERS, "Content-Type": content_type})
+        return Response(body, headers={**HEADERS, "Content-Type": content_type})
 
     def _get_livez(self, _request: Request) -> Response:
         return _answer(liveness(self._status(), self._clock(), self._limits))
@@ -175,11 +179,15 @@ class AdminServer:
         return _json(dict(self._config_view()))
 
     def _get_page(self, _request: Request) -> Response:
-        return HTMLResponse(PAGE, headers={**_HEADERS, "Content-Security-Policy": CONTENT_SECURITY_POLICY})
+        return HTMLResponse(PAGE, headers={**HEADERS, "Content-Security-Policy": CONTENT_SECURITY_POLICY})
 
-    async def _unknown_path(self, _request: Request, _error: Exception) -> Response:
-        known = "\n".join((*self._paths, *PATHS))
-        return PlainTextResponse(f"No such path. There are:\n{known}\n", status_code=404, headers=_HEADERS)
+    async def _no_endpoint(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)  # noqa: S101  # it is asked for no other
+        if error.status_code == 404:
+            return problem(request, 404, "No such path.", members={"paths": [*self._paths, *PATHS]})
+        allowed = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
+        detail = f"{request.method} is not for this path; it takes {allowed}."
+        return problem(request, error.status_code, detail, headers={"Allow": allowed})
 
 
 def _contained(endpoint: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
@@ -189,27 +197,37 @@ def _contained(endpoint: Callable[[Request], Response]) -> Callable[[Request], A
         try:
             return endpoint(request)
         except Exception:
-            log.exception("admin_request_failed", path=request.url.path)
-            return PlainTextResponse("This failed; the log has the reason.\n", status_code=500, headers=_HEADERS)
+            path = request.scope["path"]
+            log.exception("admin_request_failed", path=path)
+            if path in _HEALTH:
+                return PlainTextResponse(f"{FAILED}\n", status_code=500, headers=HEADERS)
+            return problem(request, 500, FAILED)
 
     return answer
 
 
 def _answer(verdict: Verdict) -> Response:
-    return PlainTextResponse(f"{mask(verdict.reason)}\n", status_code=200 if verdict.ok else 503, headers=_HEADERS)
+    return PlainTextResponse(f"{mask(verdict.reason)}\n", status_code=200 if verdict.ok else 503, headers=HEADERS)
 
 
 def _json(document: Mapping[str, object]) -> Response:
-    """Answer with masked JSON: an error text in a status may hold a secret as well as a log line may."""
-    body = orjson.dumps(mask(document), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-    return Response(body, media_type="application/json", headers=_HEADERS)
+    return Response(to_json(document), media_type="application/json", headers=HEADERS)
 
 
-def _listen(address: str) -> socket.socket:
-    """Return a listening socket.
+def _run(server: uvicorn.Server, listening: socket.socket) -> None:
+    try:
+        server.run(sockets=[listening])  # takes over no signals, since this is not the main thread
+    except Exception:
+        log.exception("admin_failed", meaning="records still flow, but metrics and health are no longer served")
+    finally:
+        listening.close()
+
+
+def _split(address: str) -> tuple[str, int]:
+    """Return host and port.
 
     Raises:
-        ConfigError: The address is malformed, not ours, or in use.
+        ConfigError: The address is malformed.
     """
     found = re.fullmatch(r"(?:\[(?P<v6>[^\[\]]+)\]|(?P<host>[^\[\]:\s]+)):(?P<port>\d{1,5})", address.strip())
     if not found or int(found["port"]) > 65535:
@@ -217,9 +235,18 @@ def _listen(address: str) -> socket.socket:
             f"CONNECTOR_ADMIN_ADDRESS={address} is not an address. Write host:port, as in 127.0.0.1:9464, "
             "0.0.0.0:9464 or [::1]:9464."
         )
+    return found["v6"] or found["host"], int(found["port"])
+
+
+def _listen(address: str, host: str, port: int) -> socket.socket:
+    """Return a listening socket.
+
+    Raises:
+        ConfigError: The address is not ours, or in use.
+    """
     try:
         family, kind, protocol, _, bindable = socket.getaddrinfo(
-            found["v6"] or found["host"], int(found["port"]), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         with contextlib.ExitStack() as on_error:
             listening = on_error.enter_context(socket.socket(family, kind, protocol))

@@ -126,6 +126,7 @@ def execute(config: Config) -> ExitReport:
         limits=Limits(drain_seconds=settings.drain_timeout),
         verbs=parts.verbs,
         token=settings.admin_token.get_secret_value() if settings.admin_token else None,
+        hosts=settings.admin_hosts,
     )
     admin.start()
     _watch_signals(parts.controller)

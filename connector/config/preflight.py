@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from connector.config.settings import ConnectorSettings
 
 KAFKA_PREFIX = PREFIX + "KAFKA_"
+_SAFE_TOKEN_CHARACTERS = 16
 COMMIT_RESERVE_SECONDS = 60.0
 """Kept free of `max.poll.interval.ms` for the commit after a drain: without a coordinator it blocks 45 s."""
 
@@ -237,6 +238,11 @@ def notes(settings: ConnectorSettings, client: ClientSettings) -> Iterator[str]:
         yield (
             f"CONNECTOR_SHUTDOWN_TIMEOUT={format_duration(settings.shutdown_timeout)} ends a shutdown before "
             f"CONNECTOR_DRAIN_TIMEOUT={format_duration(settings.drain_timeout)}, which then bounds rebalances only."
+        )
+    if settings.admin_token and len(settings.admin_token.get_secret_value()) < _SAFE_TOKEN_CHARACTERS:
+        yield (
+            f"CONNECTOR_ADMIN_TOKEN has fewer than {_SAFE_TOKEN_CHARACTERS} characters and could be guessed; the "
+            "admin server does not slow guesses down. `openssl rand -hex 16` makes a good one."
         )
     if settings.stop is not None and settings.start is StartPolicy.LATEST:
         yield "CONNECTOR_START=latest in a bounded run: a group without positions takes nothing and ends at once."

@@ -26,6 +26,7 @@ _SERVER = re.compile(r"(\w+://)?([^\s:,/\[\]]+|\[[0-9a-fA-F:]+\])(:\d{1,5})?")
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _TRANSFORM = re.compile(r"[a-z][a-z0-9_-]*")
 _TOKEN = re.compile(r"[!-~]+")
+_HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
 def _split(value: object) -> object:
@@ -94,6 +95,14 @@ def _directory(value: object) -> object:
     if isinstance(value, str) and not Path(value).is_dir():
         raise ValueError("is no directory; correct the path, or mount it")
     return value
+
+
+def _hosts(value: object) -> object:
+    hosts = _split(value)
+    wrong = [host for host in hosts if not _HOST_NAME.fullmatch(host)] if isinstance(hosts, tuple) else []
+    if wrong:
+        raise ValueError(f"has {_named(wrong)}, which is no host name; write names without ports, with commas")
+    return hosts
 
 
 def _token(value: Secret) -> Secret:
@@ -283,8 +292,15 @@ class ConnectorSettings(Settings):
     )
     admin_token: Annotated[Secret, AfterValidator(_token)] | None = Field(
         None,
-        description="What a request that changes something has to bring, as `Authorization: Bearer <token>`. Unset: "
-        "such requests are refused.",
+        description="What a request that changes something has to bring, as `Authorization: Bearer <token>`; 16 "
+        "characters or more. Unset: such requests are refused.",
+    )
+    admin_hosts: Annotated[tuple[str, ...], BeforeValidator(_hosts)] = Field(
+        (),
+        description="Names by which the admin address is reached, with commas between them, besides IP addresses, "
+        "`localhost` and the machine's own name. A request that changes something, or comes to a loopback address, is "
+        "refused under any other name.",
+        json_schema_extra={"values": "list"},
     )
     metrics_partitions: int = Field(
         PARTITION_LIMIT,

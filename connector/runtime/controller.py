@@ -148,6 +148,11 @@ class Controller:
             return RunState.RUNNING if self.has_joined else RunState.STARTING
         return RunState.STOPPED if self._stage is _Stage.DONE else RunState.DRAINING
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the end has begun, or was asked for. Any thread."""
+        return self._stop_requested or self._stage is not _Stage.RUNNING
+
     def request_stop(self) -> None:
         """Ask for a graceful end. Called from a signal handler or another thread; only sets a flag."""
         self._stop_requested = True

@@ -68,8 +68,8 @@ class Params:
             _prepare(self._store.parent)
             self._take(_read(self._store))
 
-    def set(self, key: str, value: JsonValue) -> ParamUpdate:
-        """Check and store a parameter; returns the event to deliver. Blocks for the disk.
+    def set(self, key: str, value: JsonValue) -> ParamUpdate | None:
+        """Check and store a parameter; returns the event to deliver, None if it was set so. Blocks for the disk.
 
         The event has the value as the model makes it, in JSON's terms: `5m` of a duration is 300.0.
 
@@ -77,17 +77,25 @@ class Params:
             ConfigError: The sink has no such parameter, or does not take this value.
             TransientError: It cannot be stored; nothing has changed.
         """
-        self._replace(self._check({**self._set.values, key: value}, key))
+        before = self._set.values
+        new = self._check({**before, key: value}, key)
+        if key in before and _is_same(before[key], value):
+            return None
+        self._replace(new)
         return self._set.event(key)
 
-    def delete(self, key: str) -> ParamDeleted:
-        """Take a parameter back, set or not; returns the event to deliver. Blocks for the disk.
+    def delete(self, key: str) -> ParamDeleted | None:
+        """Take a parameter back; returns the event to deliver, None if it was not set. Blocks for the disk.
 
         Raises:
             ConfigError: The sink has no such parameter, or those that are left do not go together.
             TransientError: It cannot be stored; nothing has changed.
         """
-        self._replace(self._check({name: value for name, value in self._set.values.items() if name != key}, key))
+        before = self._set.values
+        new = self._check({name: value for name, value in before.items() if name != key}, key)
+        if key not in before:
+            return None
+        self._replace(new)
         return ParamDeleted(key)
 
     def all(self) -> tuple[ParamUpdate, ...]:
@@ -148,6 +156,12 @@ class Params:
         if self._store is not None:
             _write(self._store, new.values)
         self._set = new
+
+
+def _is_same(one: JsonValue, other: JsonValue) -> bool:
+    """Whether they are the same JSON: to Python, 1, 1.0 and true are equal."""
+    option = orjson.OPT_SORT_KEYS
+    return orjson.dumps(one, option=option) == orjson.dumps(other, option=option)
 
 
 def _checked(model: type[Settings] | None) -> type[Settings] | None:

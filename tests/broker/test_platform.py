@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 
 from tests.support.oracle import ends, judge, wait_until_committed, written_to_files
 from tests.support.process import wait_until
-from tests.support.scenario import Scenario, Traffic, metric, wait_until_copy, wait_until_ready
+from tests.support.scenario import TOKEN, Scenario, Traffic, ask, metric, wait_until_copy, wait_until_ready
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
 
-TOKEN = "0pen-sesame"
 PLUGIN = """
 import json
 from connector import Field, Input, Settings, Sink
@@ -96,17 +94,6 @@ class Platform:
         written = written_to_files(paths)
         found = judge(written, ends(kafka, self.scenario.topics))
         return len(found.lost), sum(1 for place in found.repeated if place[0])
-
-
-def ask(
-    copy: ConnectorProcess, method: str, path: str, body: Any = None, *, token: str | None = TOKEN
-) -> httpx.Response:
-    """Send a request that changes something."""
-    port = copy.wait_for_event("admin_started")[-1]["port"]
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    return httpx.request(
-        method, f"http://127.0.0.1:{port}{path}", headers=headers, content=json.dumps(body), timeout=20
-    )
 
 
 def _lag(copy: ConnectorProcess) -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
+import httpx
 from confluent_kafka import Consumer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from prometheus_client.parser import text_string_to_metric_families
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from tests.support.kafka import Kafka
     from tests.support.oracle import Place
 
+TOKEN = "0pen-sesame-0pen-sesame"
 _PORTIONS = 600  # bounds the traffic, whatever the test does
 
 
@@ -104,6 +106,15 @@ def metric(copy: ConnectorProcess, name: str, **labels: str | int) -> float | No
             if sample.name == name and sample.labels == wanted:
                 return float(sample.value)
     return None
+
+
+def ask(
+    copy: ConnectorProcess, method: str, path: str, body: Any = None, *, token: str | None = TOKEN
+) -> httpx.Response:
+    """Send a request that changes something, without a body where that is None."""
+    port = copy.wait_for_event("admin_started")[-1]["port"]
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    return httpx.request(method, f"http://127.0.0.1:{port}{path}", headers=headers, json=body, timeout=20)
 
 
 def held(copy: ConnectorProcess) -> set[tuple[str, int]]:

@@ -15,6 +15,7 @@ from connector.admin.health import Limits
 from connector.admin.server import AdminServer
 from connector.admin.verbs import PATHS as VERB_PATHS
 from connector.api.errors import ConfigError
+from connector.api.intents import Intent
 from connector.telemetry import masking
 from connector.telemetry.metrics import Metrics
 from connector.telemetry.status import LaneState, LaneStatus, PipelineStatus, RunState, Status
@@ -158,17 +159,33 @@ def test_no_secret_is_served(run: Run, client: httpx.Client, monkeypatch: pytest
     assert client.get("/readyz").text == "not ready: password *** refused\n"
 
 
+def test_the_status_shows_what_is_held_back(run: Run, client: httpx.Client) -> None:
+    held_back = replace(LANE, state=LaneState.HELD_BACK, reason="paused by an operator")
+    run.snapshot = replace(run.snapshot, lanes=(held_back,), intents=(Intent("orders", 0, True),))
+    document = client.get("/status").json()
+    assert document["intents"] == [{"topic": "orders", "partition": 0, "is_held_back": True}]
+    assert (document["lanes"][0]["state"], document["lanes"][0]["reason"]) == ("held_back", "paused by an operator")
+
+
 def test_an_unknown_path_lists_the_known_ones(client: httpx.Client) -> None:
     answer = client.get("/health")
-    assert answer.status_code == 404
-    assert answer.text.splitlines()[1:] == [*PATHS, *VERB_PATHS]
+    assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")
+    assert answer.json() == {
+        "type": "about:blank",
+        "title": "Not Found",
+        "status": 404,
+        "detail": "No such path.",
+        "instance": "/health",
+        "paths": [*PATHS, *VERB_PATHS],
+    }
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_wrong_method_is_refused_and_head_answers_like_get(client: httpx.Client, path: str) -> None:
     refused = client.post(path)
-    assert refused.status_code == 405
-    assert "GET" in refused.headers["allow"]
+    assert (refused.status_code, refused.headers["content-type"]) == (405, "application/problem+json")
+    assert refused.headers["allow"] == "GET, HEAD"
+    assert refused.json()["detail"] == "POST is not for this path; it takes GET, HEAD."
     head, get = client.head(path), client.get(path)
     assert (head.status_code, head.headers["content-type"]) == (get.status_code, get.headers["content-type"])
     assert head.content == b""
@@ -177,8 +194,13 @@ def test_a_wrong_method_is_refused_and_head_answers_like_get(client: httpx.Clien
 
 def test_a_status_that_cannot_be_read_fails_its_request_only(run: Run, client: httpx.Client) -> None:
     run.failure = RuntimeError("no snapshot")
-    for path in ("/livez", "/readyz", "/status"):
-        assert client.get(path).status_code == 500
+    for path, kind in (
+        ("/livez", "text/plain; charset=utf-8"),
+        ("/readyz", "text/plain; charset=utf-8"),
+        ("/status", "application/problem+json"),
+    ):
+        answer = client.get(path)
+        assert (answer.status_code, answer.headers["content-type"]) == (500, kind)
     assert client.get("/metrics").status_code == 200
     run.failure = None
     assert client.get("/livez").status_code == 200
@@ -267,7 +289,7 @@ def test_a_port_that_a_stopped_run_has_left_can_be_taken_at_once_and_stop_may_co
 
 def test_a_client_that_never_finishes_its_request_does_not_hold_up_the_stop() -> None:
     with serving(Run()) as server, socket.create_connection(("127.0.0.1", server.port)) as half:
-        half.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n")
+        half.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n")
         assert httpx.get(f"http://127.0.0.1:{server.port}/livez").status_code == 200  # so the other was accepted
         started = time.monotonic()
         server.stop(10)

@@ -67,6 +67,7 @@ WRONG = {
     "CONNECTOR_RETRY_INITIAL": "0ms",
     "CONNECTOR_RETRY_MAX": "x",
     "CONNECTOR_ADMIN_ADDRESS": "9464",
+    "CONNECTOR_ADMIN_HOSTS": "connector:9464",
     "CONNECTOR_METRICS_PARTITIONS": "-1",
     "CONNECTOR_METRICS_TOPICS": "many",
     "CONNECTOR_LOG_LEVEL": "loud",
@@ -200,6 +201,7 @@ def test_values_are_read_in_their_units() -> None:
         START_ON_EXPIRED="latest",
         STOP="2026-03-01T00:00:00+02:00",
         ADMIN_ADDRESS="[::1]:0",
+        ADMIN_HOSTS="connector, Admin.Example.com",
         LOG_LEVEL="DEBUG",
         TOMBSTONES="write",
     ).settings
@@ -212,6 +214,7 @@ def test_values_are_read_in_their_units() -> None:
     assert settings.stop == datetime(2026, 2, 28, 22, tzinfo=UTC)
     assert settings.admin_address == Address("::1", 0)
     assert str(settings.admin_address) == "[::1]:0"
+    assert settings.admin_hosts == ("connector", "Admin.Example.com")
     assert settings.log_level == "debug"
 
 
@@ -597,6 +600,11 @@ def test_a_new_version_that_does_not_take_the_settings_is_refused(directory: Pat
 
 
 # Secrets.
+
+
+@pytest.mark.parametrize("host", ["connector:9464", "http://connector", "a b", "*.example.com", "-a"])
+def test_a_name_of_the_admin_address_with_a_port_or_anything_else_is_refused(host: str) -> None:
+    assert f"has {host!r}, which is no host name; write names without ports" in problem(ADMIN_HOSTS=f"ok,{host}")
 
 
 def test_a_token_that_no_header_can_carry_is_refused_and_none_is_shown() -> None:

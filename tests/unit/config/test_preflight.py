@@ -121,9 +121,15 @@ def test_contradictions_are_told_together_with_wrong_values_elsewhere() -> None:
         ({"SHUTDOWN_TIMEOUT": "5s"}, "CONNECTOR_SHUTDOWN_TIMEOUT=5s ends a shutdown before"),
         ({"STOP": "end", "START": "latest"}, "a group without positions takes nothing"),
         ({"KAFKA_GROUP_INSTANCE_ID": "copy-1"}, "another one for each copy"),
+        ({"ADMIN_TOKEN": "fifteen-letters"}, "CONNECTOR_ADMIN_TOKEN has fewer than 16 characters and could be guessed"),
         ({"KAFKA_SASL_USERNAME": "me"}, "`sasl.username` only applies when"),
     ],
 )
 def test_what_is_allowed_and_may_surprise_is_noted(names: dict[str, str], words: str) -> None:
     [note] = notes(**names)
     assert words in note
+    assert names.get("ADMIN_TOKEN", "***") not in note
+
+
+def test_a_token_of_16_characters_is_not_noted() -> None:
+    assert notes(ADMIN_TOKEN="sixteen-letters!") == ()

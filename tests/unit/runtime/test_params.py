@@ -57,8 +57,21 @@ def test_what_is_set_is_told_as_the_model_makes_it_and_replayed_until_it_is_dele
     assert params.all() == (ParamUpdate("rate", 30), ParamUpdate("pause", 300.0), ParamUpdate("label", None))
     assert params.shown() == {"rate": 30, "pause": "5m", "label": None}
     assert params.delete("rate") == ParamDeleted("rate")
-    assert params.delete("rate") == ParamDeleted("rate")
     assert [event.key for event in params.all()] == ["pause", "label"]
+
+
+def test_what_is_so_already_is_neither_stored_nor_told_again(store: Path) -> None:
+    params = Params(Tuning, store.parent)
+    params.set("rate", 10)
+    params.set("pause", 1)
+    stored = store.stat()
+    assert params.set("rate", 10) is None
+    assert params.delete("label") is None
+    assert store.stat().st_mtime_ns == stored.st_mtime_ns
+    assert store.stat().st_ino == stored.st_ino
+    assert params.set("pause", 1.0) == ParamUpdate("pause", 1.0), "other JSON is told, whatever the model makes of it"
+    with pytest.raises(ConfigError, match="has no parameter"):
+        params.delete("rat")
 
 
 def test_what_is_set_survives_a_restart_and_what_is_deleted_does_not_come_back(store: Path) -> None:

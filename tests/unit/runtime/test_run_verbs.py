@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from connector import ConfigError, ExitCode
+from connector.admin.verbs import Change
+from connector.api.intents import EVERYTHING, Intent, Scope
 from connector.cli.verbs import RunVerbs
 from connector.cli.workshop import Workshop
 from connector.config.load import load
@@ -18,7 +20,7 @@ from connector.telemetry.status import RunState
 from tests.support.engine import Engine, MemoryDriver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from connector.api.event import Event
@@ -72,7 +74,14 @@ class Tag(Transform):
 class Run:
     """A run of plugins in files, with its verbs."""
 
-    def __init__(self, directory: Path, *, pipelines: int = 1, state: Path | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        pipelines: int = 1,
+        state: Path | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
         self.plugins = directory / "plugins"
         self.plugins.mkdir(exist_ok=True)
         self._notes = directory / "notes"
@@ -88,6 +97,7 @@ class Run:
                 "CONNECTOR_TRANSFORMS": "tag",
                 "CONNECTOR_BATCH_LINGER": "1ms",
                 "CONNECTOR_RETRY_INITIAL": "10ms",
+                **(settings or {}),
             }
         )
         self.driver = MemoryDriver()
@@ -140,7 +150,7 @@ def test_a_parameter_is_checked_stored_and_told_to_every_sink_and_again_to_a_new
             run.verbs.set_param("rate", "fast")
         with pytest.raises(ConfigError, match="Did you mean rate"):
             run.verbs.set_param("rat", 5)
-        run.verbs.set_param("rate", 5)
+        assert run.verbs.set_param("rate", 5) == Change("rate", {}, {"rate": 5})
         run.verbs.set_param("colour", "blue")
         run.until(lambda: len(run.notes("ParamUpdate")) == 4)
         run.verbs.delete_param("colour")
@@ -234,13 +244,68 @@ def test_stop_drains_and_ends_with_0(run: Run) -> None:
     assert run.driver.committed(A) == 3
 
 
+def test_what_is_so_already_changes_nothing_and_tells_no_sink(run: Run) -> None:
+    with run.running():
+        run.driver.assign(A)
+        run.until(lambda: len(run.notes("open")) == 1)
+        assert run.verbs.set_param("rate", 5).is_change
+        assert run.verbs.set_param("rate", 5) == Change("rate", {"rate": 5}, {"rate": 5}, is_change=False)
+        assert run.verbs.set_param("rate", 6) == Change("rate", {"rate": 5}, {"rate": 6})
+        assert run.verbs.delete_param("rate") == Change("rate", {"rate": 6}, {})
+        assert run.verbs.delete_param("rate") == Change("rate", {}, {}, is_change=False)
+        assert run.verbs.pause(Scope("t", 0)) == Change("t[0]", "nothing held back", "t[0] held back")
+        assert not run.verbs.pause(Scope("t", 0)).is_change
+        assert run.verbs.resume(EVERYTHING).is_change
+        assert not run.verbs.resume(Scope("t")).is_change
+        assert not run.verbs.set_log_level("WARNING").is_change
+        assert run.verbs.stop() == Change("", "running", "stopping")
+        assert run.verbs.stop() == Change("", "stopping", "stopping", is_change=False)
+        run.engine.join()
+        assert not run.verbs.stop().is_change
+    told = [(note["what"], note.get("value")) for note in run.notes() if "key" in note]
+    assert told == [("ParamUpdate", 5), ("ParamUpdate", 6), ("ParamDeleted", None)]
+
+
+def test_a_partition_is_paused_before_it_is_assigned_and_the_intents_are_shown(run: Run) -> None:
+    with run.running():
+        run.verbs.pause(Scope("t"))
+        run.verbs.resume(Scope("t", 1))
+        run.until(lambda: len(run.driver.memory._intents.in_force) == 2)
+        run.driver.assign(A, B)
+        run.driver.append(A, range(3))
+        run.driver.append(B, range(3))
+        run.until(lambda: len(run.values()) == 3)
+        run.until(lambda: run.board.latest.intents == (Intent("t", None, True), Intent("t", 1, False)))
+        run.until(lambda: run.board.latest.is_ready)
+        run.verbs.resume(Scope("t"))
+        run.until(lambda: len(run.values()) == 6)
+
+
+@pytest.mark.parametrize(("topic", "meant"), [("T", ""), ("tt", " Did you mean t?"), ("dead", "")])
+def test_a_topic_that_is_not_subscribed_is_refused_with_what_is(run: Run, topic: str, meant: str) -> None:
+    for verb in (run.verbs.pause, run.verbs.resume):
+        with pytest.raises(ConfigError) as refused:
+            verb(Scope(topic, 0))
+        assert str(refused.value) == f"The topic {topic} is not one that is read here: CONNECTOR_TOPICS=t.{meant}"
+
+
+def test_a_topic_that_a_pattern_can_match_may_be_named_before_it_exists_but_not_that_of_the_dead_letters(
+    tmp_path: Path,
+) -> None:
+    more = {"CONNECTOR_TOPICS": "t,^pay", "CONNECTOR_ON_POISON": "dlq", "CONNECTOR_DLQ_TOPIC": "pay.dead"}
+    run = Run(tmp_path, settings=more)
+    assert run.verbs.pause(Scope("payments")).is_change
+    with pytest.raises(ConfigError, match=r"pay\.dead is not one that is read here"):
+        run.verbs.pause(Scope("pay.dead"))
+
+
 def test_pause_is_shown_and_takes_readiness_and_resume_gives_it_back(run: Run) -> None:
     with run.running():
         run.driver.assign(A)
         run.until(lambda: run.board.latest.is_ready)
-        run.verbs.pause()
+        run.verbs.pause(EVERYTHING)
         run.until(lambda: run.board.latest.reason == "paused by an operator")
         assert (run.board.latest.state, run.board.latest.is_ready) == (RunState.RUNNING, False)
         assert len(run.board.latest.lanes) == 1, "it stays a member"
-        run.verbs.resume()
+        run.verbs.resume(EVERYTHING)
         run.until(lambda: run.board.latest.is_ready)

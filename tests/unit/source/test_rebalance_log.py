@@ -167,10 +167,10 @@ def test_lanes_that_do_not_finish_in_time_are_a_warning_and_counted(protocol: st
 @every_protocol
 def test_a_commit_that_is_refused_is_told_by_its_code(protocol: str, lines: Lines) -> None:
     driver = KafkaDriver(protocol)
-    driver.append(A, range(3))
     driver.assign(A)
     with Engine(driver, commit_interval=60) as engine:
-        engine.until(lambda: driver.committed(A) is not None)
+        engine.until(lambda: driver.committed(A) is not None)  # the start; what comes now waits for the revocation
+        driver.append(A, range(3))
         engine.until_written(A, range(3))
         driver.fail_commits("ILLEGAL_GENERATION")
         driver.revoke(A)
