@@ -292,7 +292,6 @@ class Controller:
             self.fleet.drop_lanes(lanes, CloseReason.LOST)
             self._drop(lanes)
             return
-        self._metrics.rebalances.labels("revoked").inc()
         deadline = now + self._settings.drain_timeout
         self.fleet.stop_lanes(lanes, barrier, deadline)
         self._drains.append(Drain(lanes, barrier, deadline))

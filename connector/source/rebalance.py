@@ -167,7 +167,6 @@ class Rebalance:
     def abandon(self, client: KafkaClient, gone: Sequence[Held]) -> None:
         """Fence and drop at once: no drain, no commit, no waiting (INV-6)."""
         self._drop(client, gone)
-        self._metrics.rebalances.labels("lost").inc()
         self._emit(LanesRevoked(tuple(held.lane.id for held in gone), DrainBarrier(0), RevokeReason.LOST))
 
     def begin(self, client: KafkaClient, keys: Sequence[Key], starts: Mapping[Key, Found]) -> list[Held]:

@@ -70,6 +70,8 @@ class RebalanceReport:
                     release=measured.release,
                 )
             )
+            if gone:  # here, since lanes that we bring back by ourselves leave too, and are no callback
+                self._metrics.rebalances.labels("revoked" if kind == "revoked" else "lost").inc()
             self._metrics.rebalance_seconds.observe(ended - started)
             self._measure()
             _tell(told)

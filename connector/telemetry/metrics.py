@@ -369,7 +369,8 @@ class Metrics:
         Declared(
             "drains",
             "lanes",
-            "Lanes drained before they left; not_drained: the sink was failing; timed_out: CONNECTOR_DRAIN_TIMEOUT.",
+            "Lanes drained before they left; not_drained: the sink was failing or too slow; timed_out counts, besides,"
+            " revocations that CONNECTOR_DRAIN_TIMEOUT has ended.",
             {"outcome": ("drained", "not_drained", "timed_out")},
         ),
     ]

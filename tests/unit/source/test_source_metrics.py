@@ -74,6 +74,24 @@ def test_a_drain_outside_of_a_rebalance_is_its_time_too_and_no_callback() -> Non
         assert shown(driver.metrics, "rebalance_seconds_count") == 1
 
 
+def test_lanes_that_are_brought_back_after_a_crash_are_not_counted_as_taken_by_the_group() -> None:
+    driver = KafkaDriver("cooperative-sticky")
+    driver.append(A, [0])
+    driver.assign(A)
+    with Engine(driver) as engine:
+        engine.until_committed(A, 1)
+        [lane] = engine.controller.fleet.lanes
+        driver.source.restart_lanes({lane: None})
+        engine.until(lambda: bool(engine.controller.fleet.lanes) and lane not in engine.controller.fleet.lanes)
+        assert [shown(driver.metrics, "rebalances_total", event=each) for each in ("revoked", "lost")] == [0, 0]
+        driver.lose()
+        engine.until(lambda: shown(driver.metrics, "rebalances_total", event="lost") == 1)
+        driver.assign(B)
+        engine.until(lambda: bool(engine.controller.fleet.lanes))
+        driver.revoke(B)
+        engine.until(lambda: shown(driver.metrics, "rebalances_total", event="revoked") == 1)
+
+
 def last_rebalance(metrics: Metrics) -> tuple[float | None, ...]:
     changes = ("gained", "revoked", "lost", "kept")
     return tuple(shown(metrics, "last_rebalance_lanes", change=change) for change in changes)
