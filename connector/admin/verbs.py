@@ -2,7 +2,7 @@
 
 Without a token in the settings they are off. Requests are checked on the thread `admin`. What may be slow, a store or
 a plugin's import, runs on one daemon thread `verbs`, so that no probe waits for it; the rest on `admin`. Each change is
-one line in the log, `admin_verb`, with what was before, what is after, and where the request came from.
+one line in the log, `admin_verb_done`, with what was before, what is after, and where the request came from.
 """
 
 from __future__ import annotations
