@@ -75,6 +75,7 @@ class Lane:
         self.end_offset: Offset | None = None  # last stable offset
         self.end_seen: float | None = None  # when the broker last told it, time.monotonic()
         self.is_paused = False
+        self.is_held_back = False  # by an operator: nothing more comes into it
         self.sink_bytes = 0  # in batches that are not durable; of the pipeline thread, and read for the status
         self._last_put = time.monotonic()  # when records, or its start, came last
         self._next_offset: Offset | None = None  # after what came last

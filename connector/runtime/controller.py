@@ -214,7 +214,7 @@ class Controller:
 
     def _look_for_stalls(self, now: float) -> None:
         """Tell the sinks of lanes that get no records although the log has some."""
-        for lane in self._stalls.find(self.fleet.lanes.values(), now, self.intents):
+        for lane in self._stalls.find(self.fleet.lanes.values(), now):
             idle_seconds = self._settings.lane_idle_timeout
             log.warning("lane_stalled", topic=lane.topic, partition=lane.partition, idle_seconds=idle_seconds)
             self.fleet.stall(lane.id)

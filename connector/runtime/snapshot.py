@@ -130,13 +130,12 @@ def _lane_status(controller: Controller, lane: Lane, now: float) -> LaneStatus:
     watermark = controller.checkpointer.watermarks([lane.id]).get(lane.partition_id)
     committed, end, end_seen, held_since = lane.committed, lane.end_offset, lane.end_seen, lane.held_since
     held_bytes, sink_bytes = lane.held_bytes, lane.sink_bytes
-    is_held_back = controller.intents.holds(lane.topic, lane.partition)
     return LaneStatus(
         lane=lane.id,
         topic=lane.topic,
         partition=lane.partition,
         pipeline=pipeline,
-        state=_lane_state(lane, retry, has_started=watermark is not None, is_held_back=is_held_back),
+        state=_lane_state(lane, retry, has_started=watermark is not None),
         watermark=watermark,
         committed=committed,
         end_offset=end,
@@ -149,16 +148,16 @@ def _lane_status(controller: Controller, lane: Lane, now: float) -> LaneStatus:
         attempts=retry.failures if retry else 0,
         last_error=retry.error if retry else None,
         next_try_seconds=max(0.0, retry.at - now) if retry else None,
-        reason=_BY_OPERATOR if is_held_back else None,
+        reason=_BY_OPERATOR if lane.is_held_back else None,
     )
 
 
-def _lane_state(lane: Lane, retry: Retry | None, *, has_started: bool, is_held_back: bool) -> LaneState:
+def _lane_state(lane: Lane, retry: Retry | None, *, has_started: bool) -> LaneState:
     if lane.is_closed:
         return LaneState.DRAINING
     if retry is not None:
         return LaneState.RETRYING
-    if is_held_back:
+    if lane.is_held_back:
         return LaneState.HELD_BACK
     if not has_started:
         return LaneState.STARTING

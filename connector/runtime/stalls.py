@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from connector.api.intents import Intents
     from connector.api.types import LaneId
     from connector.lane.lane import Lane
 
@@ -23,13 +22,11 @@ class StallWatch:
         self._paused: dict[LaneId, float] = {}  # when it was last seen paused, time.monotonic()
         self._stalled: set[LaneId] = set()
 
-    def find(self, lanes: Collection[Lane], now: float, intents: Intents) -> list[Lane]:
-        """Return the lanes that have stalled since the last look; `intents` say what an operator holds back."""
+    def find(self, lanes: Collection[Lane], now: float) -> list[Lane]:
+        """Return the lanes that have stalled since the last look."""
         held = {lane.id for lane in lanes}
         self._paused = {lane: at for lane, at in self._paused.items() if lane in held}
-        self._paused.update(
-            (lane.id, now) for lane in lanes if lane.is_paused or intents.holds(lane.topic, lane.partition)
-        )
+        self._paused.update((lane.id, now) for lane in lanes if lane.is_paused or lane.is_held_back)
         stalled = [
             lane
             for lane in lanes

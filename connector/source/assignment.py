@@ -43,7 +43,6 @@ class Held:
     next_offset: Offset | None = None  # of the next record to give to the lane; None while it waits for its start
     end: Offset | None = None  # a bounded run stops here
     is_paused: bool = False  # by the lane's high mark
-    is_held_back: bool = False  # by an operator
     is_ended: bool = False  # everything up to `end` is in the lane
     is_announced: bool = False  # the controller knows that it has ended
     is_retired: bool = False  # and committed there
@@ -55,7 +54,7 @@ class Held:
     @property
     def is_flowing(self) -> bool:
         """Whether the client should fetch it: the one place where the reasons to pause are read together."""
-        return self.wait is None and not self.is_paused and not self.is_held_back and not self.is_ended
+        return self.wait is None and not self.is_paused and not self.lane.is_held_back and not self.is_ended
 
 
 class Assignment:
@@ -93,7 +92,8 @@ class Assignment:
         lane = Lane(
             LaneId(number), PartitionId(number), key[0], key[1], topic_id=facts.topic_id, awaits_sink=awaits_sink
         )
-        held = Held(lane, facts, is_held_back=self.intents.holds(*key))
+        lane.is_held_back = self.intents.holds(*key)
+        held = Held(lane, facts)
         self._held[key] = held
         self._by_id[lane.id] = held
         self._changed()

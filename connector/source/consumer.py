@@ -390,12 +390,12 @@ class KafkaSource:
         if self._failure is not None:
             return
         self._assignment.intents = intents
-        changed = [held for held in self._assignment if held.is_held_back is not intents.holds(*held.key)]
+        changed = [held for held in self._assignment if held.lane.is_held_back is not intents.holds(*held.key)]
         flowing = [held for held in changed if held.is_flowing]
-        for held in changed:
-            held.is_held_back = not held.is_held_back
         if flowing:
             self._get_client().pause([TopicPartition(*held.key) for held in flowing])
+        for held in changed:
+            held.lane.is_held_back = not held.lane.is_held_back
         # A lane that is full, or waits for its start, still does not flow.
         if released := [held for held in changed if held.is_flowing]:
             self._rebalance.point(self._get_client(), released)

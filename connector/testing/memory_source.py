@@ -227,6 +227,7 @@ class MemorySource:
             committed=self.committed.get(key),
             high_bytes=self._lane_bytes,
         )
+        lane.is_held_back = self._intents.holds(*key)
         self._held[lane.id] = held = _Held(lane, key)
         return held
 
@@ -299,7 +300,7 @@ class MemorySource:
         if held.next_offset is None or held.is_ended:
             return
         end = self._end_of(held)
-        if self._intents.holds(*held.key) and (end is None or held.next_offset < end):
+        if held.lane.is_held_back and (end is None or held.next_offset < end):
             return
         log = self._log.get(held.key, [])
         index = bisect_left(log, held.next_offset, key=_offset)
@@ -318,6 +319,7 @@ class MemorySource:
     def _hold_back(self, intents: Intents) -> None:
         self._intents = intents
         for held in list(self._held.values()):
+            held.lane.is_held_back = intents.holds(*held.key)
             self._feed(held)
 
     def _ask_feed(self, lane: Lane) -> None:

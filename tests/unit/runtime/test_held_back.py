@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ def _want(engine: Engine, scope: Scope, *, is_held_back: bool) -> None:
     intents = engine.controller.intents.want(scope, is_held_back=is_held_back)
     engine.controller.request(lambda: engine.controller.hold_back(intents))
     engine.until(lambda: engine.controller.intents == intents == _intents_of(engine.driver))
+    engine.until(lambda: all(lane.is_held_back is intents.holds(lane.topic, lane.partition) for lane in _lanes(engine)))
 
 
 def _intents_of(driver: Driver) -> Intents:
@@ -283,6 +285,25 @@ def test_the_status_tells_of_each_lane_and_of_the_intents_and_is_ready_unless_al
         _release(engine)
         engine.until(lambda: board.latest.reason == "consuming" and not board.latest.intents)
         assert {lane.state for lane in board.latest.lanes} == {LaneState.FLOWING}
+
+
+def test_a_lane_is_not_shown_as_held_back_while_records_can_still_come_into_it() -> None:
+    driver, destination, gate = MemoryDriver(), Destination(), threading.Event()
+    board = StatusBoard("g", driver.metrics)
+    driver.assign(A)
+    with Engine(driver, destination, publish=board.publish) as engine:
+        _holds(engine, A)
+        engine.until(lambda: board.latest.is_ready)
+        driver.append(A, range(1))
+        driver.memory._steps.put(lambda: eventually(gate.is_set, "the source goes on"))
+        intents = Intents().want(EVERYTHING, is_held_back=True)
+        engine.controller.request(lambda: engine.controller.hold_back(intents))
+        engine.until(lambda: board.latest.intents != ())
+        assert board.latest.is_ready
+        assert [lane.state for lane in board.latest.lanes] == [LaneState.FLOWING]
+        gate.set()
+        engine.until(lambda: not board.latest.is_ready)
+        assert [lane.state for lane in board.latest.lanes] == [LaneState.HELD_BACK]
 
 
 def test_a_member_without_partitions_is_ready_unless_all_that_could_come_is_held_back() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from connector import LaneId, Offset, PartitionId
 from connector.api.event import CloseReason, Input, InputClosed, InputRecovered
-from connector.api.intents import EVERYTHING, Intents, Scope
+from connector.api.intents import EVERYTHING, Intents
 from connector.lane.lane import Chunk, Lane
 from connector.runtime.stalls import StallWatch
 from tests.support.engine import Destination, Engine, MemoryDriver
@@ -27,9 +27,9 @@ def _lane(*, end: int | None, position: int = 5, number: int = 1) -> Lane:
     return lane
 
 
-def _find(watch: StallWatch, lanes: Sequence[Lane], seconds: float, intents: Intents | None = None) -> list[Lane]:
+def _find(watch: StallWatch, lanes: Sequence[Lane], seconds: float) -> list[Lane]:
     """Look, so many seconds after now."""
-    return watch.find(lanes, time.monotonic() + seconds, intents or Intents())
+    return watch.find(lanes, time.monotonic() + seconds)
 
 
 def test_a_lane_with_lag_and_no_records_has_stalled_after_the_timeout_and_is_told_once() -> None:
@@ -54,11 +54,10 @@ def test_a_closed_lane_has_not_stalled() -> None:
 @pytest.mark.parametrize("by", ["operator", "buffer"])
 def test_a_paused_lane_has_not_stalled_and_waits_anew_from_the_end_of_its_pause(by: str) -> None:
     watch, lane = StallWatch(TIMEOUT), _lane(end=6)
-    lane.is_paused = by == "buffer"
-    intents = Intents().want(Scope("t", 0), is_held_back=by == "operator")
+    lane.is_paused, lane.is_held_back = by == "buffer", by == "operator"
     for seconds in (0, 11, 1000):
-        assert _find(watch, [lane], seconds, intents) == []
-    lane.is_paused = False
+        assert _find(watch, [lane], seconds) == []
+    lane.is_paused = lane.is_held_back = False
     assert _find(watch, [lane], 1009) == []
     assert _find(watch, [lane], 1011) == [lane]
 
@@ -102,8 +101,8 @@ def test_nobody_stalls_while_an_operator_has_paused_the_run() -> None:
         engine.until(lambda: len(engine.controller.fleet.lanes) == 1)
         intents = Intents().want(EVERYTHING, is_held_back=True)
         engine.controller.request(lambda: engine.controller.hold_back(intents))
-        engine.until(lambda: engine.controller.intents.holds_everything)
         (lane,) = engine.controller.fleet.lanes.values()
+        engine.until(lambda: lane.is_held_back)
         lane.end_offset = Offset(3)
         publish = engine.controller._next_publish
         engine.until(lambda: engine.controller._next_publish > publish + 0.5, "it has looked twice")
