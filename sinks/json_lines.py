@@ -56,7 +56,7 @@ def _record_lines(batch: Batch) -> bytearray:
                 "value": value,
                 "headers": [(name, readable(content)) for name, content in headers] if headers else headers,
             }
-            lines += orjson.dumps(record, plain, orjson.OPT_APPEND_NEWLINE)
+            lines += orjson.dumps(record, plain, orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z)
     except orjson.JSONEncodeError as error:
         index = lines.count(b"\n")
         raise PoisonError(f"{position(batch, index)} cannot be written as JSON: {error}") from error

@@ -17,7 +17,7 @@ from pydantic import AfterValidator
 
 from connector import ConfigError, ConnectorError, FatalError, Field, PoisonError, Sink, TransientError
 from sinks.table import Column, TableLayout, TableSettings, tombstones
-from sinks.values import convert, header_texts, iso_timestamps, span, to_json
+from sinks.values import convert, header_texts, iso_timestamps, span, to_json, to_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -223,7 +223,7 @@ def _plain(value: Any) -> Any:
     """Return a decoded value as SQLite can store it: nested ones as JSON text."""
     if value is None or isinstance(value, (str, int, float, bytes)):
         return value
-    return to_json(value).decode() if isinstance(value, (dict, list)) else str(value)
+    return to_json(value).decode() if isinstance(value, (dict, list)) else to_text(value)
 
 
 def _quote(name: str) -> str:

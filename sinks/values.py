@@ -6,7 +6,7 @@ Works on whole columns, on the sink's thread. Null, empty and undecodable stay t
 from __future__ import annotations
 
 import base64
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -54,7 +54,14 @@ def convert(batch: Batch, values: Sequence[Any], function: Callable[[Any], T]) -
 
 def to_json(value: Any) -> bytes:
     """Return what a decoder made as JSON; a TypeError (`orjson.JSONEncodeError`) where JSON cannot express it."""
-    return orjson.dumps(value, plain)
+    return orjson.dumps(value, plain, orjson.OPT_UTC_Z)
+
+
+def to_text(value: Any) -> str:
+    """Return a value that is neither an object nor an array as text: instants and times as ISO 8601, `Z` for UTC."""
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    return value.isoformat() if isinstance(value, (date, time)) else str(value)
 
 
 def plain(value: Any) -> Any:

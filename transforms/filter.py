@@ -64,4 +64,6 @@ class FilterTransform(Transform[FilterSettings]):
             entry = entry.get(name) if isinstance(entry, dict) else None
         if isinstance(entry, bytes):
             return entry.decode()
-        return entry if entry is None or isinstance(entry, str) else json.dumps(entry, separators=(",", ":"))
+        return (
+            entry if entry is None or isinstance(entry, str) else json.dumps(entry, default=str, separators=(",", ":"))
+        )

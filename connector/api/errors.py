@@ -32,7 +32,17 @@ class ConnectorError(Exception):
 
 
 class TransientError(ConnectorError):
-    """May work later: destination down, timeout, lock. Retried with backoff, without a limit by default."""
+    """May work later: destination down, timeout, lock. Retried with backoff, without a limit by default.
+
+    Args:
+        message: What does not work.
+        retry_after: Seconds that the other side asks to wait; the next try is not before, unless that is more than five
+            minutes away.
+    """
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class PoisonError(ConnectorError):
@@ -71,7 +81,7 @@ class ConfigError(FatalError):
 
 
 class AuthenticationError(FatalError):
-    """The cluster refused the credentials, or the rights are missing."""
+    """The cluster, or the schema registry, refused the credentials, or the rights are missing."""
 
     exit_code = ExitCode.AUTHENTICATION
 

@@ -59,13 +59,15 @@ class Run:
     board: StatusBoard
     metrics: Metrics
     verbs: RunVerbs
+    workshop: Workshop
 
 
 def assemble(config: Config) -> Run:
     """Make every part of a run; nothing connects or starts yet.
 
     Raises:
-        ConfigError: The sink's runtime parameters, or the directory that they are stored in, cannot be used.
+        ConfigError: The sink's runtime parameters, the directory that they are stored in, or the settings of the schema
+            registry cannot be used.
     """
     settings = config.settings
     metrics = Metrics(partition_limit=settings.metrics_partitions, topic_limit=settings.metrics_topics)
@@ -91,7 +93,7 @@ def assemble(config: Config) -> Run:
         settings=ControllerSettings(settings.drain_timeout, settings.shutdown_timeout, settings.lane_idle_timeout),
         publish=board.publish,
     )
-    return Run(controller, board, metrics, RunVerbs(controller, workshop, params))
+    return Run(controller, board, metrics, RunVerbs(controller, workshop, params), workshop)
 
 
 def run(env_file: Path | None = None) -> int:
@@ -113,7 +115,7 @@ def execute(config: Config) -> ExitReport:
     """Run with this configuration until the end.
 
     Raises:
-        ConfigError: The admin address cannot be bound.
+        ConfigError: Something of it cannot be used, or the admin address cannot be bound.
     """
     settings = config.settings
     configure(settings.log_level, settings.log_format)
@@ -137,6 +139,7 @@ def execute(config: Config) -> ExitReport:
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     report = parts.controller.run()
+    parts.workshop.close()
     admin.stop(_ADMIN_STOP_SECONDS)
     flush(0.0)  # counts of repeats come before the last line
     _tell(report)

@@ -26,24 +26,33 @@ from connector.source.settings import ClientPlan, SourceSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from connector.api.event import Event
+    from connector.api.settings import Secret
     from connector.api.sink import Sink
     from connector.api.transform import Transform
     from connector.config.load import Config, TransformConfig
     from connector.config.settings import ConnectorSettings
+    from connector.pipeline.decode import Schemas
     from connector.pipeline.messages import Report
+    from connector.pipeline.registry import Registry
     from connector.telemetry.metrics import Metrics
 
 
 class Workshop:
     """Makes parts. `config` is replaced as a whole, by the first pipeline in which a new version runs; any thread reads
-    it."""
+    it. The schema registry is one for all pipelines.
+
+    Raises:
+        ConfigError: The settings of the schema registry cannot be used.
+    """
 
     def __init__(self, config: Config, metrics: Metrics, report: Callable[[Report], None]) -> None:
         self.config = config
         self._metrics = metrics
         self._report = report
+        self._registry = _registry(config, metrics)
 
     def make_pipeline(self, number: int, incarnation: int, notices: Sequence[Event]) -> Pipeline:
         """Return a pipeline; nothing of it connects before it starts."""
@@ -55,7 +64,7 @@ class Workshop:
             incarnation=incarnation,
             plugins=Plugins(partial(self._make_sink, config, number), transforms),
             rejects=self._make_rejects(),
-            settings=_pipeline_settings(self.config),
+            settings=_pipeline_settings(self.config, self._registry),
             metrics=self._metrics,
             report=self._report,
             notices=notices,
@@ -74,6 +83,11 @@ class Workshop:
     def holds_positions(self) -> bool:
         """Whether the sink holds positions. Makes an instance that is never opened."""
         return self._make_sink(self.config, 0).holds_positions
+
+    def close(self) -> None:
+        """Let go what all pipelines share. Does not wait."""
+        if self._registry is not None:
+            self._registry.close()
 
     def _make_sink(self, config: Config, number: int) -> Sink[Any]:
         return config.sink(config.sink_settings, self._context(number))
@@ -153,13 +167,47 @@ def _plan(config: Config, brokers: int) -> ClientPlan:
     )
 
 
-def _pipeline_settings(config: Config) -> PipelineSettings:
+def _pipeline_settings(config: Config, schemas: Schemas | None) -> PipelineSettings:
     settings = config.settings
     return PipelineSettings(
         limits=BatchLimits(settings.batch_rows, settings.batch_bytes, settings.batch_linger),
         backoff=Backoff(settings.retry_initial, settings.retry_max, settings.retry_limit),
-        screen=Screen(Format(settings.key_format), Format(settings.value_format), Tombstones(settings.tombstones)),
+        screen=Screen(
+            Format(settings.key_format), Format(settings.value_format), Tombstones(settings.tombstones), schemas
+        ),
     )
+
+
+def _registry(config: Config, metrics: Metrics) -> Registry | None:
+    """Return the schema registry, if a format needs one; its client is imported only then (half a second)."""
+    settings = config.settings
+    if not (Format(settings.key_format).needs_schemas or Format(settings.value_format).needs_schemas):
+        return None
+    from connector.pipeline.registry import Registry, RegistrySettings  # noqa: PLC0415
+
+    properties = {
+        "url": ",".join(settings.registry_url),
+        "ssl.ca.location": _path(settings.registry_ssl_ca_location),
+        "ssl.certificate.location": _path(settings.registry_ssl_certificate_location),
+        "ssl.key.location": _path(settings.registry_ssl_key_location),
+        "ssl.key.password": _secret(settings.registry_ssl_key_password),
+    }
+    if settings.registry_user is not None:
+        properties["basic.auth.user.info"] = f"{settings.registry_user}:{_secret(settings.registry_password)}"
+    if settings.registry_token is not None:
+        properties["bearer.auth.credentials.source"] = "STATIC_TOKEN"
+        properties["bearer.auth.token"] = _secret(settings.registry_token)
+        properties["bearer.auth.logical.cluster"] = ""
+    made = {name: value for name, value in properties.items() if value is not None}
+    return Registry(RegistrySettings(made, settings.registry_timeout, settings.registry_unknown_grace), metrics)
+
+
+def _path(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _secret(secret: Secret | None) -> str | None:
+    return None if secret is None else secret.get_secret_value()
 
 
 def _connection(config: Config) -> Mapping[str, Any]:

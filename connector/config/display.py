@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 
 MASK = "***"
 _SIZES = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+_IN_WEB_URL = re.compile(r"\b(https?://)[^\s/@]*@")  # also without a colon: tokens stand there
 _IN_URL = re.compile(r"(?<=://)([^\s/@:]*):[^\s/@]*@")
 _IN_PAIRS = re.compile(r"\b(password|passwd|pwd|secret)(\s*=\s*)('[^']*'|[^\s&;,]+)", re.IGNORECASE)
 
 
 def mask_credentials(text: str) -> str:
     """Hide passwords inside a value that is not a secret as a whole: `user:***@host`, `password=***`."""
+    text = _IN_WEB_URL.sub(rf"\1{MASK}@", text)
     return _IN_PAIRS.sub(rf"\1\2{MASK}", _IN_URL.sub(rf"\1:{MASK}@", text))
 
 

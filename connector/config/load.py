@@ -25,7 +25,7 @@ from connector.api.sink import SinkContext
 from connector.config.display import MASK, is_secret, mask_credentials
 from connector.config.environment import FILE_SUFFIX, PREFIX, Reading, find_reading, read_layers, read_value
 from connector.config.fields import broken_rule, plain_value
-from connector.config.later import LATER_VALUES, later_name
+from connector.config.later import LATER_NAMES, LATER_VALUES
 from connector.config.memory import LEAST_BYTES, Shares, divide
 from connector.config.preflight import (
     KAFKA_PREFIX,
@@ -445,7 +445,7 @@ def _is_setting(name: str, plugin: _PluginNames) -> bool:
 
 
 def _unknown(name: str, plugin: _PluginNames) -> str:
-    instead = later_name(name)
+    instead = LATER_NAMES.get(name)
     if instead is not None:
         return f"{name} is not in this version. {instead}"
     prefix = next((each for each in (SINK_PREFIX, TRANSFORM_PREFIX) if name.startswith(each)), PREFIX)

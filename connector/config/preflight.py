@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from datetime import datetime
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from connector.api.settings import format_duration
 from connector.config.display import format_size
 from connector.config.environment import PREFIX
 from connector.config.memory import divide
+from connector.pipeline.decode import Format
 from connector.source.client_config import (
     CLASSIC_ONLY,
     CONSUMER_ONLY,
@@ -74,6 +76,7 @@ def contradictions(settings: ConnectorSettings, client: ClientSettings) -> Itera
     yield from _times(settings)
     yield from _protocol(settings, client)
     yield from _dead_letters(settings)
+    yield from _registry(settings)
 
 
 def _drain(settings: ConnectorSettings, client: ClientSettings) -> Iterator[Contradiction]:
@@ -178,6 +181,50 @@ def _dead_letters(settings: ConnectorSettings) -> Iterator[Contradiction]:
             f"CONNECTOR_DLQ_TOPIC={topic} is in CONNECTOR_TOPICS too, so that dead letters would go round in a circle. "
             "Take it out there; connector dlq replay sends letters back.",
         )
+
+
+def _registry(settings: ConnectorSettings) -> Iterator[Contradiction]:
+    formats = {
+        "CONNECTOR_KEY_FORMAT": Format(settings.key_format),
+        "CONNECTOR_VALUE_FORMAT": Format(settings.value_format),
+    }
+    asking = [name for name, format_ in formats.items() if format_.needs_schemas]
+    if not asking:
+        if settings.registry_url:
+            yield Contradiction(
+                frozenset({"CONNECTOR_REGISTRY_URL", *formats}),
+                f"CONNECTOR_REGISTRY_URL={','.join(settings.registry_url)} is asked by no format. Set "
+                "CONNECTOR_KEY_FORMAT or CONNECTOR_VALUE_FORMAT to avro or json-schema, or remove it.",
+            )
+        return
+    what = f"{asking[0]}={formats[asking[0]].value}"
+    if not settings.registry_url:
+        yield Contradiction(
+            frozenset({*asking, "CONNECTOR_REGISTRY_URL"}),
+            f"{what} needs a schema registry. Set CONNECTOR_REGISTRY_URL.",
+        )
+    if missing := [name for name in ("authlib", "fastavro", "jsonschema") if find_spec(name) is None]:
+        yield Contradiction(frozenset(asking), f"{what} needs {', '.join(missing)}: pip install 'sluiceway[registry]'.")
+    yield from _registry_access(settings)
+
+
+def _registry_access(settings: ConnectorSettings) -> Iterator[Contradiction]:
+    user, password, token = "CONNECTOR_REGISTRY_USER", "CONNECTOR_REGISTRY_PASSWORD", "CONNECTOR_REGISTRY_TOKEN"
+    if (settings.registry_user is None) != (settings.registry_password is None):
+        missing = user if settings.registry_user is None else password
+        yield Contradiction(frozenset({user, password}), f"{user} and {password} go together. Set {missing} too.")
+    if settings.registry_user is not None and settings.registry_token is not None:
+        yield Contradiction(
+            frozenset({user, token}), f"{user} and {token} are both set, and only one is sent. Remove one of them."
+        )
+    certificate = "CONNECTOR_REGISTRY_SSL_CERTIFICATE_LOCATION"
+    if settings.registry_ssl_certificate_location is None:
+        for field in ("registry_ssl_key_location", "registry_ssl_key_password"):
+            if getattr(settings, field) is not None:
+                name = PREFIX + field.upper()
+                yield Contradiction(
+                    frozenset({name, certificate}), f"{name} is for a certificate. Set {certificate}, or remove it."
+                )
 
 
 def _why_classic(client: ClientSettings) -> str:

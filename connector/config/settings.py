@@ -6,10 +6,12 @@ client properties are `connector.source.client_config`; `load` reads them all.
 
 from __future__ import annotations
 
+import os
 import re
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator
 
@@ -87,6 +89,22 @@ def parse_transforms(value: str) -> tuple[str, ...]:
     return names
 
 
+def _urls(value: object) -> object:
+    urls = _split(value)
+    for url in urls if isinstance(urls, tuple) else ():
+        found = urlsplit(url)
+        if found.scheme not in ("http", "https") or not found.hostname:
+            raise ValueError("has an address that is no URL; write http://host:port or https://host:port")
+        if found.username is not None:
+            raise ValueError(
+                "has credentials in it, which logs would show; set CONNECTOR_REGISTRY_USER and "
+                "CONNECTOR_REGISTRY_PASSWORD, or CONNECTOR_REGISTRY_TOKEN"
+            )
+        if found.query or found.fragment:
+            raise ValueError("has a query or a fragment; write only the address, and the path if there is one")
+    return urls
+
+
 def _transforms(value: object) -> object:
     return parse_transforms(value) if isinstance(value, str) else value
 
@@ -103,6 +121,12 @@ def _hosts(value: object) -> object:
     if wrong:
         raise ValueError(f"has {_named(wrong)}, which is no host name; write names without ports, with commas")
     return hosts
+
+
+def _readable_file(value: object) -> object:
+    if isinstance(value, str) and not (Path(value).is_file() and os.access(value, os.R_OK)):
+        raise ValueError("cannot be read; put the file there, or correct the path")
+    return value
 
 
 def _token(value: Secret) -> Secret:
@@ -146,6 +170,15 @@ StartSetting = Annotated[
     BeforeValidator(_start),
     Field(json_schema_extra={"values": "`earliest`, `latest`, `error` or an ISO time"}),
 ]
+
+
+FormatName: TypeAlias = Literal["bytes", "string", "json", "avro", "json-schema"]
+ReadableFile: TypeAlias = Annotated[Path | None, BeforeValidator(_readable_file)]
+
+_FORMATS = (
+    "`bytes`: as it is; `string`: UTF-8; `json`: any JSON; `avro`, `json-schema`: begins with the id of a schema in "
+    "`CONNECTOR_REGISTRY_URL`."
+)
 
 
 class ConnectorSettings(Settings):
@@ -226,8 +259,41 @@ class ConnectorSettings(Settings):
     shutdown_timeout: Duration = Field(
         25.0, gt=0, description="Time for everything at the end: drain, last commit, leaving the group. Then exit 6."
     )
-    key_format: Literal["bytes", "string", "json"] = Field("bytes", description="What the sink gets as a key.")
-    value_format: Literal["bytes", "string", "json"] = Field("bytes", description="What the sink gets as a value.")
+    key_format: FormatName = Field("bytes", description=f"What a key is. {_FORMATS}")
+    value_format: FormatName = Field("bytes", description="What a value is, likewise.")
+    registry_url: Annotated[tuple[str, ...], BeforeValidator(_urls)] = Field(
+        (),
+        description="Schema registry, `http://` or `https://`; of several, with commas between them, the first that "
+        "answers.",
+        json_schema_extra={"values": "list"},
+    )
+    registry_user: str | None = Field(None, min_length=1, description="User for the registry.")
+    registry_password: Secret | None = Field(None, description="The user's password.")
+    registry_token: Annotated[Secret, AfterValidator(_token)] | None = Field(
+        None, description="What the registry gets as `Authorization: Bearer <token>`, instead of a user."
+    )
+    registry_ssl_ca_location: ReadableFile = Field(
+        None,
+        description="Certificates of the authorities that the registry's certificate is checked against, PEM. Unset: "
+        "the usual ones.",
+        json_schema_extra={"values": "path"},
+    )
+    registry_ssl_certificate_location: ReadableFile = Field(
+        None, description="Certificate to show to the registry, PEM.", json_schema_extra={"values": "path"}
+    )
+    registry_ssl_key_location: ReadableFile = Field(
+        None,
+        description="Key of that certificate, PEM. Unset: it is in the same file.",
+        json_schema_extra={"values": "path"},
+    )
+    registry_ssl_key_password: Secret | None = Field(None, description="Password of that key.")
+    registry_timeout: Duration = Field(
+        5.0, gt=0, description="How long the registry may take for a schema; then it is asked again."
+    )
+    registry_unknown_grace: Duration = Field(
+        30.0,
+        description="How long the registry may not know a schema, since it is new; after that the record is poison.",
+    )
     transforms: Annotated[tuple[str, ...], BeforeValidator(_transforms)] = Field(
         (),
         description="Transforms between decoder and sink, in this order, with commas between them; `connector sinks` "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -151,6 +151,9 @@ class Finished:
 
 Report: TypeAlias = Opened | Delivered | Acked | Claimed | Refused | Failed | Finished
 
+RetryStage: TypeAlias = Literal["decode", "sink"]
+"""Who has failed: the schema registry, or the sink (or a transform, or the dead letter topic)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Retry:
@@ -159,3 +162,4 @@ class Retry:
     failures: int
     error: str
     at: float  # of the next try, time.monotonic()
+    stage: RetryStage = "sink"

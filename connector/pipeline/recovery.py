@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from connector.api.errors import FatalError, TransientError
-from connector.pipeline.messages import Retry
+from connector.pipeline.messages import Retry, RetryStage
 from connector.sink.breaker import Breaker
 from connector.telemetry.logs import get_logger
 
@@ -37,31 +37,28 @@ class Recovery:
         """Until when the breaker is open, time.monotonic(); None: it is closed."""
         return self._breaker.retry_at
 
-    def failed(self, before: int, error: TransientError, doing: str) -> Retry:
+    def failed(self, before: int, error: TransientError, doing: str, stage: RetryStage = "sink") -> Retry:
         """Note a failure of a batch, or of opening the sink, after so many before; return when to try again.
 
         Raises:
             FatalError: `CONNECTOR_RETRY_LIMIT` is used up.
         """
         failures = before + 1
-        self._last_error = str(error)
+        if stage == "sink":
+            self._last_error = str(error)
         if self._backoff.is_exhausted(failures):
             raise FatalError(
                 f"{doing} failed {failures} times (last error: {error}): CONNECTOR_RETRY_LIMIT is used up. Raise it or "
                 "leave it unset to go on trying."
             ) from error
-        delay = self._backoff.delay(failures)
-        self._metrics.sink_retries.inc()
-        log.warning(
-            "sink_retry_scheduled",
-            pipeline=self._pipeline,
-            step=doing,
-            attempts=failures,
-            error_class=type(error).__name__,
-            error=str(error),
-            delay_seconds=round(delay, 3),
-        )
-        return Retry(failures, str(error), time.monotonic() + delay)
+        delay = self._backoff.delay(failures, error.retry_after)
+        if stage == "sink":
+            self._metrics.sink_retries.inc()
+            log.warning("sink_retry_scheduled", **_fields(self._pipeline, doing, failures, error, delay))
+        else:
+            self._metrics.decode_retries.inc()
+            log.warning("decode_retry_scheduled", **_fields(self._pipeline, doing, failures, error, delay))
+        return Retry(failures, str(error), time.monotonic() + delay, stage)
 
     def note_failure(self) -> None:
         """The sink failed transiently, for whatever lane."""
@@ -94,3 +91,14 @@ class Recovery:
                 self.note_failure()
                 reason = str(error)
         return Retry(before.failures if before else 0, reason, self._breaker.retry_at or now)
+
+
+def _fields(pipeline: int, step: str, attempts: int, error: TransientError, delay: float) -> dict[str, object]:
+    return {
+        "pipeline": pipeline,
+        "step": step,
+        "attempts": attempts,
+        "error_class": type(error).__name__,
+        "error": str(error),
+        "delay_seconds": round(delay, 3),
+    }

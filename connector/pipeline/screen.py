@@ -1,6 +1,7 @@
 """What a batch loses before the transforms: records that cannot be decoded, and unwanted tombstones.
 
-Called on the pipeline's thread, once for each batch. With formats `bytes` and tombstones `write` it costs nothing.
+Called on the pipeline's thread, for each batch until it succeeds. With formats `bytes` and tombstones `write` it costs
+nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from connector.api.errors import PoisonError
-from connector.pipeline.decode import Format, decode
+from connector.pipeline.decode import Format, Part, Schemas, decode
 
 if TYPE_CHECKING:
     from connector.api.batch import Batch
@@ -23,10 +24,6 @@ class Tombstones(Enum):
     DELETE = "delete"  # the sink deletes what its key names
     IGNORE = "ignore"
     FAIL = "fail"  # poison
-
-
-class UndecodableError(PoisonError):
-    """A key or value is not what its format says."""
 
 
 class TombstoneError(PoisonError):
@@ -51,14 +48,20 @@ class Screened:
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """The formats and the policy of a run."""
+    """The formats and the policy of a run. Formats with schemas need `schemas`."""
 
     key_format: Format = Format.BYTES
     value_format: Format = Format.BYTES
     tombstones: Tombstones = Tombstones.WRITE
+    schemas: Schemas | None = None
 
     def look(self, batch: Batch) -> Screened:
-        """Decode a batch's columns and find what goes no further."""
+        """Decode a batch's columns and find what goes no further.
+
+        Raises:
+            TransientError: A schema cannot be had now; nothing has been decided about any record.
+            FatalError: The registry refuses the credentials.
+        """
         poison: dict[int, tuple[str, PoisonError]] = {}
         ignored: frozenset[int] = frozenset()
         if self.tombstones in (Tombstones.IGNORE, Tombstones.FAIL):
@@ -69,11 +72,12 @@ class Screen:
                 error = TombstoneError("the record has no value, and CONNECTOR_TOMBSTONES=fail")
                 poison = dict.fromkeys(empty, ("tombstones", error))
         decoded: dict[str, Any] = {}
-        for name, format_ in (("key", self.key_format), ("value", self.value_format)):
+        formats: tuple[tuple[Part, Format], ...] = (("key", self.key_format), ("value", self.value_format))
+        for part, format_ in formats:
             if format_ is not Format.BYTES:
-                decoded[name], problems = decode(batch.column(name), format_)
+                decoded[part], problems = decode(batch, part, format_, self.schemas)
                 for index, problem in problems.items():
                     if index not in ignored:  # one outcome for each record (INV-8)
-                        poison[index] = ("decode", UndecodableError(f"{name} is {problem}"))
+                        poison[index] = ("decode", problem)
         batch.decoded = decoded
         return Screened(batch, poison, ignored)

@@ -37,6 +37,7 @@ class Flight:
     size_bytes: int
     since: float | None = None  # when its first record came into the lane, time.monotonic(); None: it has no records
     produced_at: float | None = None  # its first record, as `produced_at` says
+    raw: Batch | None = None  # until its records are decoded
     parts: deque[Part] = field(default_factory=deque)
     at_sink: dict[int, Part] = field(default_factory=dict)  # submitted to an asynchronous sink, by ticket
     letters: list[Letter] = field(default_factory=list)  # dead letters that are not confirmed yet
@@ -51,7 +52,7 @@ class Flight:
     @property
     def is_done(self) -> bool:
         """Whether every record of it has ended in a counted outcome."""
-        return not (self.parts or self.at_sink or self.letters)
+        return not (self.raw is not None or self.parts or self.at_sink or self.letters)
 
 
 @dataclass(slots=True, eq=False)

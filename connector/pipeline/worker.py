@@ -20,6 +20,7 @@ from connector.api.event import CloseReason, Error, InputClosed, InputRecovered,
 from connector.api.sink import LaneInfo, Sink
 from connector.lane.lane import Lane
 from connector.pipeline.batcher import Batcher, BatchLimits
+from connector.pipeline.decode import PendingError
 from connector.pipeline.delivery import Delivery
 from connector.pipeline.messages import (
     Acked,
@@ -37,6 +38,7 @@ from connector.pipeline.messages import (
     Replace,
     Report,
     Retry,
+    RetryStage,
     Settled,
     StallLane,
     StopLanes,
@@ -60,6 +62,8 @@ if TYPE_CHECKING:
     from connector.telemetry.metrics import Metrics
 
 log = get_logger(__name__)
+
+_PENDING_SECONDS = 0.1  # between two looks at whether a schema has come
 
 SINK = "sink"  # operator id of a pipeline's sink; transforms go by their names
 
@@ -421,11 +425,7 @@ class Pipeline:
                 next_offset=next_offset,
                 topic_id=work.lane.topic_id,
             )
-            batch = self._screened(flight, Batch(metadata, messages, size_bytes))
-            self._get_delivery().launch(flight, batch)
-            if work.is_stalled and batch.messages:
-                work.is_stalled = False
-                self._get_delivery().runner.tell(InputRecovered(work.lane.id))
+            flight.raw = Batch(metadata, messages, size_bytes)
         self._advance(work, is_forced=is_forced)
 
     def _advance(self, work: Work, *, is_forced: bool = False) -> None:
@@ -438,6 +438,8 @@ class Pipeline:
         if work.lane.is_fenced:  # lost while it waited: somebody else writes it now
             return
         for flight in list(work.flights.values()):
+            if flight.raw is not None and not self._screen(work, flight, flight.raw):
+                return
             if flight.parts and not is_forced and not self._may_try(work):
                 return
             try:
@@ -493,15 +495,34 @@ class Pipeline:
         self._forget(work.lane.id, CloseReason.LOST)
         self._report(Refused(work.lane.id))
 
-    def _screened(self, flight: Flight, batch: Batch) -> Batch:
-        """Return the batch decoded and without what goes no further: undecodable records, unwanted tombstones."""
-        with self._watch.during("decode"):
-            screened = self._settings.screen.look(batch)
+    def _screen(self, work: Work, flight: Flight, batch: Batch) -> bool:
+        """Decode a batch and let go on what does not end here: undecodable records, unwanted tombstones.
+
+        Returns false when that has to wait: a schema cannot be had now. The breaker is the sink's and has no say.
+        """
+        try:
+            with self._watch.during("decode"):
+                screened = self._settings.screen.look(batch)
+        except PendingError as error:
+            self._try_at(work, Retry(flight.failures, str(error), time.monotonic() + _PENDING_SECONDS, "decode"))
+            return False
+        except TransientError as error:
+            self._retry_later(work, error, flight, "decode")
+            return False
+        delivery = self._get_delivery()
+        flight.raw = None
+        flight.failures = 0
+        self._set_retry(work, None)
         if screened.ignored:
             self._metrics.filtered_records.labels(batch.metadata.topic, "tombstones").inc(len(screened.ignored))
-        for index, (stage, error) in screened.poison.items():
-            self._get_delivery().reject(flight, Part(batch), index, stage, error)
-        return screened.rest()
+        for index, (stage, poison) in screened.poison.items():
+            delivery.reject(flight, Part(batch), index, stage, poison)
+        rest = screened.rest()
+        delivery.launch(flight, rest)
+        if work.is_stalled and rest.messages:
+            work.is_stalled = False
+            delivery.runner.tell(InputRecovered(work.lane.id))
+        return True
 
     # Failures, the breaker, retries and timers.
 
@@ -509,8 +530,7 @@ class Pipeline:
         """Whether the breaker lets the lane's batch through."""
         obstacle = self._recovery.obstacle(work.retry, self._get_delivery().runner.probe)
         if obstacle is not None:
-            self._set_retry(work, obstacle)
-            self._set_timer(obstacle.at, work.lane.id)
+            self._try_at(work, obstacle)
         return obstacle is None
 
     def _answered(self, is_success: bool) -> None:
@@ -522,16 +542,21 @@ class Pipeline:
             return
         now = time.monotonic()
         for work in self._works.values():
-            if work.retry is not None:
-                self._set_retry(work, Retry(work.retry.failures, work.retry.error, now))
-                self._set_timer(now, work.lane.id)
+            if work.retry is not None and work.retry.stage == "sink":
+                self._try_at(work, Retry(work.retry.failures, work.retry.error, now))
 
-    def _retry_later(self, work: Work, error: TransientError, flight: Flight | None = None) -> None:
+    def _retry_later(
+        self, work: Work, error: TransientError, flight: Flight | None = None, stage: RetryStage = "sink"
+    ) -> None:
         """Try a lane again with backoff: for one of its batches, which counts its own failures, or for its claim."""
         before = flight.failures if flight else work.retry.failures if work.retry else 0
-        retry = self._recovery.failed(before, error, f"writing {work.lane.topic}[{work.lane.partition}]")
+        doing = f"{'decoding' if stage == 'decode' else 'writing'} {work.lane.topic}[{work.lane.partition}]"
+        retry = self._recovery.failed(before, error, doing, stage)
         if flight is not None:
             flight.failures = retry.failures
+        self._try_at(work, retry)
+
+    def _try_at(self, work: Work, retry: Retry) -> None:
         self._set_retry(work, retry)
         self._set_timer(retry.at, work.lane.id)
 
@@ -587,7 +612,7 @@ class Pipeline:
 
     def _stop_lanes(self, stop: StopLanes) -> None:
         """Write what was taken. When the sink fails, the one attempt stands for all lanes: a rebalance during an outage
-        must not cost a drain timeout."""
+        must not cost a drain timeout. A schema that cannot be had costs each lane a tenth of a second at most."""
         is_failing = False
         for lane_id in stop.lanes:
             work = self._works.get(lane_id)
@@ -597,7 +622,7 @@ class Pipeline:
             work.stop = stop
             if not is_failing:
                 self._guard(self._drain, work)
-                is_failing = work.retry is not None
+                is_failing = work.retry is not None and work.retry.stage == "sink"
             self._leave_if_over(work)
             if work.stop is not None:
                 self._set_timer(stop.deadline, lane_id)

@@ -148,6 +148,7 @@ def _lane_status(controller: Controller, lane: Lane, now: float) -> LaneStatus:
         attempts=retry.failures if retry else 0,
         last_error=retry.error if retry else None,
         next_try_seconds=max(0.0, retry.at - now) if retry else None,
+        retry_stage=retry.stage if retry else None,
         reason=_BY_OPERATOR if lane.is_held_back else None,
     )
 

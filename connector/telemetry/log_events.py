@@ -60,6 +60,7 @@ FIELDS: Mapping[str, LogField] = MappingProxyType(
         "error_class": LogField("class of the error", identifies=True),
         "stage": LogField("where a record died: `decode`, the name of a transform, or `write`", identifies=True),
         "plugin": LogField("class of the sink or transform", identifies=True),
+        "schema": LogField("number or GUID of a schema", identifies=True),
         "operator": LogField("`sink`, or the name of a transform", identifies=True),
         "node": LogField("`pipeline-N`, or the name of a transform", identifies=True),
         "number": LogField("of the rebalance, from 1, in this process", identifies=True),
@@ -110,6 +111,9 @@ FIELDS: Mapping[str, LogField] = MappingProxyType(
         "idle_seconds": LogField("without a record"),
         "timeout_seconds": LogField("the time there was"),
         "attempts": LogField("failures in a row so far"),
+        # Schemas.
+        "schema_type": LogField("the registry's word: `AVRO` or `JSON`"),
+        "references": LogField("how many other schemas it refers to, directly or not"),
         # The process.
         "version": LogField("of Sluiceway"),
         "group": LogField("consumer group"),
@@ -142,7 +146,7 @@ RUN = "The run"
 GROUP = "The group and its rebalances"
 POSITIONS = "Where lanes start"
 COMMITS = "Commits"
-SINKS = "Sinks, transforms and their pipelines"
+SINKS = "Schemas, sinks, transforms and their pipelines"
 RECORDS = "Records that are not written"
 KAFKA = "The Kafka client and the cluster"
 ADMIN = "The admin server"
@@ -371,6 +375,24 @@ EVENTS: tuple[LogEvent, ...] = (
         "Positions were not committed.",
         "With `retry` or `wait` nothing, if it does not go on; with `fatal` see `run_failed`.",
         ("code", "outcome", "positions"),
+    ),
+    # Schemas.
+    LogEvent(
+        "decode_retry_scheduled",
+        SINKS,
+        ("warning",),
+        "The schema registry does not give a schema that a lane needs. It is asked again; lanes that need no new schema"
+        " go on.",
+        "Mend what the error names; then it goes on by itself.",
+        ("pipeline", "step", "attempts", "error_class", "error", "delay_seconds"),
+    ),
+    LogEvent(
+        "schema_found",
+        SINKS,
+        ("info",),
+        "A schema was fetched from the registry, and is kept.",
+        NOTHING,
+        ("schema", "schema_type", "references"),
     ),
     # Sinks.
     LogEvent("sink_opened", SINKS, ("info",), "The sink of a pipeline is open.", NOTHING, ("pipeline",)),

@@ -285,6 +285,25 @@ class Metrics:
     sink_retries: Annotated[
         Counter, Declared("sink_retries", "attempts", "Attempts to write a batch again after a transient error.")
     ]
+    decode_retries: Annotated[
+        Counter,
+        Declared(
+            "decode_retries",
+            "attempts",
+            "Attempts to decode a batch again, because the schema registry did not give a schema.",
+        ),
+    ]
+    registry_errors: Annotated[
+        Counter,
+        Declared(
+            "registry_errors",
+            "requests",
+            "Requests to the schema registry without a schema as answer, by what came instead: nothing (unreachable,"
+            " slow), a status (as http_503), garbage, or that there is no such schema (unknown_schema).",
+            {"reason": ()},
+            absent="until the first such answer",
+        ),
+    ]
     breaker_opens: Annotated[
         Counter,
         Declared(

@@ -30,7 +30,7 @@ class LaneState(Enum):
     FLOWING = "flowing"
     PAUSED = "paused"  # its share of the memory budget is full
     HELD_BACK = "held_back"  # by an operator
-    RETRYING = "retrying"  # the sink's transient error: see last_error and next_try_seconds
+    RETRYING = "retrying"  # after a transient error: see retry_stage, last_error and next_try_seconds
     DRAINING = "draining"
 
 
@@ -55,6 +55,7 @@ class LaneStatus:
     attempts: int = 0
     last_error: str | None = None
     next_try_seconds: float | None = None
+    retry_stage: str | None = None  # what has failed: "decode" (the schema registry) or "sink"; None: nothing
     reason: str | None = None  # why it takes no records, where that is somebody's decision
 
 
