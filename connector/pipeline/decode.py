@@ -93,6 +93,8 @@ def decode(
     if schemas is not None and format_.needs_schemas:
         return _decode_by_schema(batch, part, format_, schemas)
     column = batch.column(part)
+    if format_ is Format.BYTES:
+        return column, {}
     decoder = _DECODERS[format_]
     try:
         return [None if entry is None else decoder(entry) for entry in column], {}

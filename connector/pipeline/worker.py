@@ -504,7 +504,8 @@ class Pipeline:
             with self._watch.during("decode"):
                 screened = self._settings.screen.look(batch)
         except PendingError as error:
-            self._try_at(work, Retry(flight.failures, str(error), time.monotonic() + _PENDING_SECONDS, "decode"))
+            last = work.retry.error if work.retry is not None and flight.failures else str(error)
+            self._try_at(work, Retry(flight.failures, last, time.monotonic() + _PENDING_SECONDS, "decode"))
             return False
         except TransientError as error:
             self._retry_later(work, error, flight, "decode")

@@ -17,14 +17,17 @@ from connector.pipeline.screen import Screen
 from connector.pipeline.worker import PipelineSettings
 from connector.runtime.controller import ExitState
 from connector.sink.retry import Backoff
+from connector.testing import make_batch
 from connector.testing.client import records
 from tests.support.engine import Destination, Engine, make_driver
 from tests.support.pipeline import OnePipeline
+from tests.support.registry import FakeSchemas, framed
 
 if TYPE_CHECKING:
     from connector import Batch
 
 A = ("t", 0)
+ENTRIES = st.none() | st.binary(max_size=4) | st.builds(framed, st.integers(1, 3), st.binary(max_size=4))
 SETTINGS = PipelineSettings(limits=BatchLimits(rows=7, linger_seconds=0.0), screen=Screen(value_format=Format.STRING))
 
 
@@ -98,11 +101,11 @@ def test_each_record_is_written_once_or_counted_as_skipped_once(
 
 
 @pytest.mark.invariant(8)
-@given(column=st.lists(st.none() | st.binary(max_size=4)), format_=st.sampled_from(Format))
+@given(column=st.lists(ENTRIES), format_=st.sampled_from(Format))
 def test_decoding_keeps_the_length_and_names_every_entry_that_it_could_not_read(
     column: list[bytes | None], format_: Format
 ) -> None:
-    values, problems = decode(column, format_)
+    values, problems = decode(make_batch(*column), "value", format_, FakeSchemas())
     assert len(values) == len(column)
     for index, entry in enumerate(column):
         assert entry is not None or index not in problems

@@ -13,6 +13,7 @@ from connector.pipeline.batcher import BatchLimits
 from connector.pipeline.decode import Format, decode
 from connector.pipeline.messages import Acked
 from connector.pipeline.worker import PipelineSettings
+from connector.testing import make_batch
 from tests.support.pipeline import OnePipeline
 
 BYTES = st.none() | st.binary(max_size=6)
@@ -40,7 +41,7 @@ def test_keys_values_and_headers_reach_the_sink_as_they_are(
 @pytest.mark.invariant(12)
 @given(column=st.lists(BYTES))
 def test_decoding_gives_none_for_null_and_something_for_empty_text(column: list[bytes | None]) -> None:
-    values, problems = decode(column, Format.STRING)
+    values, problems = decode(make_batch(*column), "value", Format.STRING, None)
     for index, entry in enumerate(column):
         if entry is None:
             assert (values[index], index in problems) == (None, False)
@@ -48,4 +49,4 @@ def test_decoding_gives_none_for_null_and_something_for_empty_text(column: list[
             assert (values[index], index in problems) == ("", False)
         elif index not in problems:
             assert values[index] == entry.decode()
-    assert set(decode([b"", None], Format.JSON)[1]) == {0}, "empty is no JSON, null is null"
+    assert set(decode(make_batch(b"", None), "value", Format.JSON, None)[1]) == {0}, "empty is no JSON, null is null"

@@ -1,9 +1,12 @@
-"""Schema registries for tests: `StubRegistry`, whose faults a test chooses, and records that name their schema."""
+"""Schema registries for tests: `StubRegistry`, whose faults a test chooses, `FakeSchemas` without a server, and records
+that name their schema.
+"""
 
 from __future__ import annotations
 
 import io
 import json
+import socket
 import threading
 import time
 from contextlib import suppress
@@ -15,12 +18,16 @@ from uuid import UUID
 
 import fastavro
 
+from connector.pipeline.decode import Format, UnknownSchemaError
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from typing import Self, TypeAlias
 
-    from connector.pipeline.decode import SchemaId
+    from connector import PoisonError
+    from connector.pipeline.decode import Decoder, SchemaId
 
+KNOWN_GUID = UUID("0f0c9c0c-4f3f-4b3d-9c3a-3d5b5a5c5d5e")
 NOT_FOUND = {"error_code": 40403, "message": "Schema not found"}
 
 
@@ -48,8 +55,7 @@ class StubRegistry:
         self.asked: list[str] = []
         self.authorization: list[str | None] = []
         self.behave: Behaviour = lambda _: None
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), _handler(self))
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", port), _handler(self))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), name="stub-registry")
 
     @property
@@ -105,6 +111,28 @@ class StubRegistry:
         return Answer(200 if found else 404, json.dumps(found or NOT_FOUND).encode())
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(address, handler)
+        self._connections: set[socket.socket] = set()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._connections.add(request)
+        super().process_request(request, client_address)
+
+    def server_close(self) -> None:
+        """End what is open, too: else a client goes on with its connection as if nothing had happened."""
+        super().server_close()
+        for connection in self._connections:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, *_: Any) -> None:
+        """Say nothing: clients go in the middle here."""
+
+
 def _handler(stub: StubRegistry) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -131,6 +159,30 @@ def _handler(stub: StubRegistry) -> type[BaseHTTPRequestHandler]:
             """Say nothing."""
 
     return Handler
+
+
+@dataclass(frozen=True, slots=True)
+class Upper:
+    """Decodes letters to capitals."""
+
+    format: Format = Format.AVRO
+
+    def decode(self, payload: bytes) -> Any:
+        if payload and not payload.isalpha():
+            raise ValueError("has other things than letters")
+        return payload.decode().upper()
+
+
+class FakeSchemas:
+    """Has schema 1 and a GUID for Avro, 2 for JSON; `asked` has the ids of each call."""
+
+    def __init__(self) -> None:
+        self.asked: list[set[SchemaId]] = []
+
+    def find(self, ids: Collection[SchemaId]) -> Mapping[SchemaId, Decoder | PoisonError]:
+        self.asked.append(set(ids))
+        known: dict[SchemaId, Decoder] = {1: Upper(), KNOWN_GUID: Upper(), 2: Upper(Format.JSON_SCHEMA)}
+        return {each: known.get(each, UnknownSchemaError(f"no schema {each}")) for each in ids}
 
 
 def framed(schema_id: SchemaId, payload: bytes) -> bytes:

@@ -133,3 +133,63 @@ def test_what_is_allowed_and_may_surprise_is_noted(names: dict[str, str], words:
 
 def test_a_token_of_16_characters_is_not_noted() -> None:
     assert notes(ADMIN_TOKEN="sixteen-letters!") == ()
+
+
+# The schema registry.
+
+AVRO = {"VALUE_FORMAT": "avro", "REGISTRY_URL": "http://one:8081, https://two/path"}
+
+
+def test_formats_with_schemas_need_a_registry() -> None:
+    assert problems(KEY_FORMAT="json-schema") == [
+        "CONNECTOR_KEY_FORMAT=json-schema needs a schema registry. Set CONNECTOR_REGISTRY_URL."
+    ]
+    settings = load(REQUIRED | {f"CONNECTOR_{name}": value for name, value in AVRO.items()}).settings
+    assert settings.registry_url == ("http://one:8081", "https://two/path")
+
+
+def test_a_registry_that_no_format_asks_is_refused() -> None:
+    [line] = problems(REGISTRY_URL="http://one:8081")
+    assert line.startswith("CONNECTOR_REGISTRY_URL=http://one:8081 is asked by no format.")
+
+
+def test_packages_that_are_missing_are_told_with_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("connector.config.preflight.find_spec", lambda name: None if name == "fastavro" else object())
+    assert problems(**AVRO) == ["CONNECTOR_VALUE_FORMAT=avro needs fastavro: pip install 'sluiceway[registry]'."]
+
+
+@pytest.mark.parametrize("url", ["https://me:pass-word-1@host", "https://pass-word-1@host", "http://:pass-word-1@host"])
+def test_credentials_in_the_url_of_the_registry_are_refused_and_not_shown(url: str) -> None:
+    [line] = problems(VALUE_FORMAT="avro", REGISTRY_URL=url)
+    assert "CONNECTOR_REGISTRY_PASSWORD" in line
+    assert "pass-word-1" not in line
+    assert "@host" in line
+
+
+@pytest.mark.parametrize("url", ["host:8081", "http://", "ftp://host", "http://host/?a=b", "http://host/#a", ",x"])
+def test_what_is_no_address_of_a_registry_is_refused(url: str) -> None:
+    [line] = problems(VALUE_FORMAT="avro", REGISTRY_URL=url)
+    assert line.startswith(f"CONNECTOR_REGISTRY_URL={url} has")
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ({"REGISTRY_USER": "me"}, "Set CONNECTOR_REGISTRY_PASSWORD too."),
+        ({"REGISTRY_PASSWORD": "pass-word-2"}, "Set CONNECTOR_REGISTRY_USER too."),
+        (
+            {"REGISTRY_USER": "me", "REGISTRY_PASSWORD": "pass-word-2", "REGISTRY_TOKEN": "token-3"},
+            "are both set, and only one is sent",
+        ),
+        ({"REGISTRY_TOKEN": "to ken-3"}, "has characters that a header cannot carry"),
+        ({"REGISTRY_SSL_KEY_PASSWORD": "pass-word-2"}, "is for a certificate"),
+        ({"REGISTRY_SSL_KEY_LOCATION": __file__}, "is for a certificate"),
+    ],
+)
+def test_half_of_the_access_to_a_registry_is_refused_without_a_secret_in_the_text(
+    names: dict[str, str], words: str
+) -> None:
+    [line] = problems(**AVRO, **names)
+    assert words in line
+    assert "word-2" not in line
+    assert "ken-3" not in line

@@ -2,49 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 import pytest
 from confluent_kafka import Message
 
 from connector.api.batch import Batch, BatchMetadata
 from connector.api.types import Epoch, LaneId, Offset
-from connector.pipeline.decode import Format, UndecodableError, UnknownSchemaError, decode
-from tests.support.registry import framed
+from connector.pipeline.decode import Format, UndecodableError, decode
+from tests.support.registry import KNOWN_GUID as GUID
+from tests.support.registry import FakeSchemas, framed
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from connector import PoisonError
-    from connector.pipeline.decode import Decoder, Part, SchemaId
-
-GUID = UUID("0f0c9c0c-4f3f-4b3d-9c3a-3d5b5a5c5d5e")
-
-
-@dataclass(frozen=True, slots=True)
-class Upper:
-    """Decodes letters to capitals."""
-
-    format: Format = Format.AVRO
-
-    def decode(self, payload: bytes) -> Any:
-        if payload and not payload.isalpha():
-            raise ValueError("has other things than letters")
-        return payload.decode().upper()
-
-
-class FakeSchemas:
-    """Has schema 1 and a GUID for Avro, 2 for JSON; `asked` has the ids of each call."""
-
-    def __init__(self) -> None:
-        self.asked: list[set[SchemaId]] = []
-
-    def find(self, ids: Collection[SchemaId]) -> Mapping[SchemaId, Decoder | PoisonError]:
-        self.asked.append(set(ids))
-        known: dict[SchemaId, Decoder] = {1: Upper(), GUID: Upper(), 2: Upper(Format.JSON_SCHEMA)}
-        return {each: known.get(each, UnknownSchemaError(f"no schema {each}")) for each in ids}
+    from connector.pipeline.decode import Part, SchemaId
 
 
 def _batch(part: Part, entries: Sequence[bytes | None], headers: Mapping[int, list[tuple[str, Any]]]) -> Batch:

@@ -38,7 +38,7 @@ def stub() -> Iterator[StubRegistry]:
 
 
 @contextmanager
-def _registry(url: str, *, timeout: float = 5.0, grace: float = 30.0, **properties: str) -> Iterator[Registry]:
+def _registry(url: str, *, timeout: float = 5.0, grace: float = 30.0, **properties: Any) -> Iterator[Registry]:
     made = RegistrySettings(
         {"url": url, **{name.replace("_", "."): value for name, value in properties.items()}}, timeout, grace
     )
@@ -181,7 +181,7 @@ def test_refused_credentials_are_fatal_with_exit_3(stub: StubRegistry, status: i
 def test_a_user_or_a_token_is_sent(stub: StubRegistry) -> None:
     with _registry(stub.url, basic_auth_user_info="me:pa:ss") as registry:
         _find(registry, 1)
-    token = {
+    token: dict[str, Any] = {
         "bearer_auth_credentials_source": "STATIC_TOKEN",
         "bearer_auth_token": "abc",
         "bearer_auth_logical_cluster": "",

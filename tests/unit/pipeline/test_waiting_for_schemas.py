@@ -17,8 +17,7 @@ from connector.pipeline.screen import Screen
 from connector.pipeline.worker import PipelineSettings
 from connector.sink.retry import LONGEST_ASKED_SECONDS, Backoff
 from tests.support.pipeline import FakeLetters, OnePipeline
-from tests.support.registry import framed
-from tests.unit.pipeline.test_decode import Upper
+from tests.support.registry import Upper, framed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -127,6 +126,20 @@ def test_a_schema_that_is_on_its_way_is_no_failure_and_is_looked_for_again() -> 
         assert _count(bench, "decode_retries") == 0
         del schemas.errors[1]
         bench.until_written(lane, [0])
+
+
+def test_while_it_is_asked_for_again_the_last_failure_stays_in_sight() -> None:
+    schemas = SteeredSchemas()
+    schemas.errors[1] = _down()
+    with _bench(schemas).running() as bench:
+        lane = bench.lane()
+        _put(bench, lane, [0], 1)
+        bench.retrying(lane)
+        schemas.errors[1] = PendingError("waits for schema 1")
+        asked = len(schemas.asked)
+        bench.until(lambda: len(schemas.asked) > asked + 2, "it looks again")
+        assert bench.pipeline.retries[lane.id].error == "the registry is down"
+        assert bench.pipeline.retries[lane.id].failures > 0
 
 
 def test_the_limit_of_retries_counts_for_schemas_too_and_says_what_failed() -> None:
