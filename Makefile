@@ -20,7 +20,7 @@ test: lint ## lint, types, import rules and all tests, each scenario with one gr
 	$(BIN)/pytest
 
 check: lint ## lint, types, import rules and the tests that need no broker
-	$(BIN)/pytest -m "not kafka and not postgres and not embedded and not promtool"
+	$(BIN)/pytest -m "not kafka and not postgres and not embedded and not promtool and not registry"
 
 broker: .venv/.installed-dev ## the scenarios on a real Kafka, each with every group protocol
 	$(BIN)/pytest tests/broker -m kafka --all-protocols

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from connector.testing.embedded import EmbeddedBroker
+from tests.support.apicurio import running_registry
 from tests.support.kafka import GROUP_PROTOCOLS, Kafka, running_kafka
 from tests.support.postgres import Postgres, running_postgres
 from tests.support.process import ServerUnavailableError
@@ -86,6 +87,16 @@ def postgres(pytestconfig: pytest.Config) -> Iterator[Postgres]:
             server = stack.enter_context(running_postgres())
         pytestconfig.stash[_SERVERS].append(server.description)
         yield server
+
+
+@pytest.fixture(scope="session")
+def registry(pytestconfig: pytest.Config) -> Iterator[str]:
+    """The URL of a real schema registry, one for the whole run: use subjects of your own."""
+    with contextlib.ExitStack() as stack:
+        with _fail_if_unavailable():
+            url, description = stack.enter_context(running_registry())
+        pytestconfig.stash[_SERVERS].append(description)
+        yield url
 
 
 @pytest.fixture

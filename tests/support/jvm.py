@@ -29,12 +29,13 @@ from tests.support.process import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from types import TracebackType
     from typing import Self
 
 KAFKA_VERSION: Final = "4.3.1"
-_CACHE: Final = Path.home() / ".cache" / "sluiceway" / f"kafka-{KAFKA_VERSION}"
+CACHE: Final = Path.home() / ".cache" / "sluiceway"
+_KAFKA: Final = CACHE / f"kafka-{KAFKA_VERSION}"
 _JAVA_VERSION: Final = 17
 _COPY_DEPENDENCIES: Final = "org.apache.maven.plugins:maven-dependency-plugin:2.8:copy-dependencies"
 _POM: Final = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -177,21 +178,21 @@ def start_jvm_broker(properties: Mapping[str, str] | None = None) -> JvmBroker:
     return broker
 
 
-def java() -> str:
-    """Return the path of a Java that can run this Kafka.
+def java(least: int = _JAVA_VERSION) -> str:
+    """Return the path of a Java of at least this version: of JAVA_HOME, the PATH or /usr/lib/jvm.
 
     Raises:
         ServerUnavailableError: there is none.
     """
     home = os.environ.get("JAVA_HOME")
-    path = f"{home}/bin/java" if home else shutil.which("java")
-    if not path:
-        raise ServerUnavailableError(f"there is no java command (Java {_JAVA_VERSION} or newer is needed)")
-    output = subprocess.run([path, "-version"], capture_output=True, text=True, check=False, timeout=30).stderr
-    version = re.search(r'version "(\d+)', output)
-    if not version or int(version[1]) < _JAVA_VERSION:
-        raise ServerUnavailableError(f"{path} is not Java {_JAVA_VERSION} or newer")
-    return path
+    first = f"{home}/bin/java" if home else shutil.which("java")
+    others = sorted(str(path) for path in Path("/usr/lib/jvm").glob("*/bin/java"))
+    for path in filter(None, [first, *others]):
+        output = subprocess.run([path, "-version"], capture_output=True, text=True, check=False, timeout=30).stderr
+        version = re.search(r'version "(\d+)', output)
+        if version and int(version[1]) >= least:
+            return path
+    raise ServerUnavailableError(f"there is no Java {least} or newer")
 
 
 def kafka_jars() -> Path:
@@ -201,34 +202,49 @@ def kafka_jars() -> Path:
         ServerUnavailableError: Maven is missing.
         ServerFailedError: Maven failed.
     """
-    libs = _CACHE / "libs"
-    _CACHE.parent.mkdir(parents=True, exist_ok=True)
-    # Another test run may be at it: the lock makes it one download, the rename makes it all or nothing.
-    with _CACHE.with_name(f"{_CACHE.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not libs.is_dir():
-            _download_jars()
-    return libs
 
-
-def _download_jars() -> None:
-    maven = shutil.which("mvn")
-    if not maven:
-        raise ServerUnavailableError("there is no mvn command to fetch Kafka's jars")
-    with tempfile.TemporaryDirectory(dir=_CACHE.parent) as name:
-        directory = Path(name) / _CACHE.name
-        directory.mkdir()
+    def fetch(directory: Path) -> None:
         (directory / "pom.xml").write_text(_POM)
-        command = [maven, "--batch-mode", "--quiet", _COPY_DEPENDENCIES, f"-DoutputDirectory={directory / 'libs'}"]
-        result = subprocess.run(
-            [*command, "-DincludeScope=runtime"],
-            cwd=directory,
-            capture_output=True,
-            text=True,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            timeout=900,
+        maven(
+            _COPY_DEPENDENCIES, f"-DoutputDirectory={directory / 'libs'}", "-DincludeScope=runtime", directory=directory
         )
-        if result.returncode:
-            raise ServerFailedError(f"Maven cannot fetch Kafka {KAFKA_VERSION}:\n{result.stdout}{result.stderr}")
-        directory.rename(_CACHE)
+
+    return resolved_once(_KAFKA, fetch) / "libs"
+
+
+def resolved_once(folder: Path, fetch: Callable[[Path], None]) -> Path:
+    """Return a folder of the cache, which `fetch` fills the first time."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # Another test run may be at it: the lock makes it one download, the rename makes it all or nothing.
+    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.is_dir():
+            with tempfile.TemporaryDirectory(dir=folder.parent) as name:
+                directory = Path(name) / folder.name
+                directory.mkdir()
+                fetch(directory)
+                directory.rename(folder)
+    return folder
+
+
+def maven(goal: str, *arguments: str, directory: Path) -> None:
+    """Run a goal of Maven.
+
+    Raises:
+        ServerUnavailableError: Maven is missing.
+        ServerFailedError: it failed.
+    """
+    path = shutil.which("mvn")
+    if not path:
+        raise ServerUnavailableError("there is no mvn command to fetch it")
+    result = subprocess.run(
+        [path, "--batch-mode", "--quiet", goal, *arguments],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        timeout=900,
+    )
+    if result.returncode:
+        raise ServerFailedError(f"Maven cannot fetch what is needed:\n{result.stdout}{result.stderr}")
