@@ -31,6 +31,7 @@ from connector.api.event import (
     Stop,
     StopCause,
 )
+from connector.api.json_values import json_default
 from connector.api.record import Message
 from connector.api.settings import Duration, Field, Secret, Settings, Size
 from connector.api.sink import LaneInfo, Sink, SinkContext, StoredPosition
@@ -83,4 +84,5 @@ __all__ = [
     "Transform",
     "TransientError",
     "UnreachableError",
+    "json_default",
 ]

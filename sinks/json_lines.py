@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import orjson
 
-from connector import PoisonError
-from sinks.values import convert, iso_timestamps, plain, position, readable, to_bytes
+from connector import PoisonError, json_default
+from sinks.values import convert, iso_timestamps, position, readable, to_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +56,7 @@ def _record_lines(batch: Batch) -> bytearray:
                 "value": value,
                 "headers": [(name, readable(content)) for name, content in headers] if headers else headers,
             }
-            lines += orjson.dumps(record, plain, orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z)
+            lines += orjson.dumps(record, json_default, orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z)
     except orjson.JSONEncodeError as error:
         index = lines.count(b"\n")
         raise PoisonError(f"{position(batch, index)} cannot be written as JSON: {error}") from error

@@ -5,14 +5,12 @@ Works on whole columns, on the sink's thread. Null, empty and undecodable stay t
 
 from __future__ import annotations
 
-import base64
 from datetime import UTC, date, datetime, time
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
-from connector import PoisonError
+from connector import PoisonError, json_default
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,7 +52,7 @@ def convert(batch: Batch, values: Sequence[Any], function: Callable[[Any], T]) -
 
 def to_json(value: Any) -> bytes:
     """Return what a decoder made as JSON; a TypeError (`orjson.JSONEncodeError`) where JSON cannot express it."""
-    return orjson.dumps(value, plain, orjson.OPT_UTC_Z)
+    return orjson.dumps(value, json_default, orjson.OPT_UTC_Z)
 
 
 def to_text(value: Any) -> str:
@@ -62,15 +60,6 @@ def to_text(value: Any) -> str:
     if isinstance(value, datetime):
         return value.isoformat().replace("+00:00", "Z")
     return value.isoformat() if isinstance(value, (date, time)) else str(value)
-
-
-def plain(value: Any) -> Any:
-    """Return what decoders make and orjson does not know in a form that it knows; the `default` of `orjson.dumps`."""
-    if isinstance(value, bytes):
-        return readable(value)
-    if isinstance(value, Decimal):
-        return str(value)
-    raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
 def to_bytes(value: Any) -> bytes | None:
@@ -82,12 +71,7 @@ def to_bytes(value: Any) -> bytes | None:
 
 def readable(value: bytes | None) -> str | dict[str, str] | None:
     """Return bytes that are UTF-8 as a string, others as `{"base64": …}`."""
-    if value is None:
-        return None
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(value).decode()}
+    return None if value is None else json_default(value)
 
 
 def header_texts(batch: Batch) -> list[str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from connector.api.errors import ConfigError, PoisonError
+from connector.api.json_values import json_default
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +35,7 @@ def record_batch(batch: Batch) -> pa.RecordBatch:
         ConfigError: pyarrow is not installed.
         PoisonError: A decoded value that is neither text nor bytes and has no JSON form.
     """
-    arrow = _pyarrow()
+    arrow = load_pyarrow()
     count = len(batch)
     topic = arrow.DictionaryArray.from_arrays(
         arrow.repeat(arrow.scalar(0, arrow.int32()), count), arrow.array([batch.metadata.topic], arrow.string())
@@ -53,7 +54,8 @@ def record_batch(batch: Batch) -> pa.RecordBatch:
     return arrow.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
-def _pyarrow() -> Any:
+def load_pyarrow() -> Any:
+    """Return pyarrow; a `ConfigError` says how to get it."""
     try:
         import pyarrow as arrow  # noqa: PLC0415 - optional, and not wanted by most
     except ImportError as error:
@@ -68,14 +70,17 @@ def _entries(arrow: Any, batch: Batch, name: str) -> Any:
     entries = batch.column(name)
     if name not in batch.decoded:
         return arrow.array(entries, arrow.binary())
-    texts = [entry if entry is None or isinstance(entry, (str, bytes)) else _json(entry) for entry in entries]
+    texts = [entry if isinstance(entry, (str, bytes)) else json_text(entry) for entry in entries]
     is_binary = any(isinstance(entry, bytes) for entry in texts)
     return arrow.array(texts, arrow.binary() if is_binary else arrow.string())
 
 
-def _json(value: Any) -> str:
+def json_text(value: Any) -> str | None:
+    """Return a decoded value as JSON, None as it is; a `PoisonError` where it has no such form."""
+    if value is None:
+        return None
     try:
-        return orjson.dumps(value).decode()
+        return orjson.dumps(value, json_default, orjson.OPT_UTC_Z).decode()
     except orjson.JSONEncodeError as error:
         raise PoisonError(f"a decoded value has no form in Arrow: {error}") from error
 

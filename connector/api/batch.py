@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from connector.api.arrow import record_batch
+from connector.api.arrow_fields import AvroRecord, field_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -51,6 +52,7 @@ class Batch:
     messages: Sequence[Message]
     size_bytes: int = 0
     decoded: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # columns that a decoder has replaced
+    avro_records: Mapping[str, Sequence[AvroRecord]] = field(default_factory=dict)  # what these were written with
 
     def __len__(self) -> int:
         return len(self.messages)
@@ -81,6 +83,18 @@ class Batch:
         """
         return record_batch(self)
 
+    def fields_to_arrow(self, column: str = "value") -> pa.RecordBatch:
+        """Return one Arrow column for each field of the objects in a decoded column, null where one is missing.
+
+        Under `avro` the types are those of the schemas; under the other formats those that the values of this batch
+        have in common, and JSON text where they have none. An entry that is null has null in every column.
+
+        Raises:
+            ConfigError: pyarrow is not installed.
+            PoisonError: An entry that is no object, no field at all, or a value that does not fit its column's type.
+        """
+        return field_batch(self, column)
+
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Return the records as a stream of one record batch, by the Arrow PyCapsule protocol.
 
@@ -107,7 +121,8 @@ class Batch:
             topic_id=self.metadata.topic_id,
         )
         decoded = {name: column[start:stop] for name, column in self.decoded.items()}
-        return Batch(metadata, messages, self.size_bytes * len(messages) // max(1, len(self.messages)), decoded)
+        size_bytes = self.size_bytes * len(messages) // max(1, len(self.messages))
+        return Batch(metadata, messages, size_bytes, decoded, self.avro_records)
 
     def select(self, indexes: Sequence[int]) -> Batch:
         """Return the records with these indexes, ascending, as a batch with the same metadata.
@@ -116,7 +131,8 @@ class Batch:
         """
         messages = [self.messages[index] for index in indexes]
         decoded = {name: [column[index] for index in indexes] for name, column in self.decoded.items()}
-        return Batch(self.metadata, messages, self.size_bytes * len(messages) // max(1, len(self.messages)), decoded)
+        size_bytes = self.size_bytes * len(messages) // max(1, len(self.messages))
+        return Batch(self.metadata, messages, size_bytes, decoded, self.avro_records)
 
     def with_column(self, name: str, values: Sequence[Any]) -> Batch:
         """Return this batch with a column replaced, or one more: a value for each record.
@@ -128,7 +144,8 @@ class Batch:
             raise ValueError(f"the column {name} tells where a record is from and stays; give the new one another name")
         if len(values) != len(self.messages):
             raise ValueError(f"{len(values)} value(s) for the column {name} of a batch of {len(self.messages)}")
-        return Batch(self.metadata, self.messages, self.size_bytes, {**self.decoded, name: values})
+        avro_records = {each: records for each, records in self.avro_records.items() if each != name}
+        return Batch(self.metadata, self.messages, self.size_bytes, {**self.decoded, name: values}, avro_records)
 
 
 def _timestamps_ms(messages: Sequence[Message]) -> list[int | None]:

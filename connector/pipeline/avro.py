@@ -16,12 +16,12 @@ from uuid import UUID
 from fastavro import _read_py, parse_schema, schemaless_reader
 from fastavro.read import LOGICAL_READERS
 
+from connector.api.arrow_fields import EXACT_DECIMAL, AvroRecord
 from connector.pipeline.decode import Format
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_EXACT_DECIMAL = "sluiceway-decimal"
 _WRAPPER = "SluicewayValue"  # without a namespace, which names inside would take over
 _NAMED = frozenset({"record", "error", "enum", "fixed"})
 _DEEP_BYTES = 2000
@@ -29,12 +29,9 @@ _DEEP_BYTES = 2000
 limit of its own and ends the process (measured: between 2,000 and 20,000 levels)."""
 
 
-def _exact_decimal(data: bytes, schema: Any, _: Any = None) -> Decimal | bytes:
+def _exact_decimal(data: bytes, schema: Any, _: Any = None) -> Decimal:
     """Return a decimal as it was written; fastavro's own reader rounds one that has more digits than its precision."""
-    scale = schema.get("scale", 0)
-    if not isinstance(scale, int) or scale < 0:
-        return data  # the specification: a logical type that is not valid is ignored
-    return Decimal(f"{int.from_bytes(data, 'big', signed=True)}E-{scale}")
+    return Decimal(f"{int.from_bytes(data, 'big', signed=True)}E-{schema.get('scale', 0)}")
 
 
 def _uuid(data: bytes, *_: Any) -> UUID | bytes:
@@ -42,7 +39,7 @@ def _uuid(data: bytes, *_: Any) -> UUID | bytes:
 
 
 # Names of logical types that fastavro does not have, so that nobody else who reads with it sees a difference.
-LOGICAL_READERS[f"bytes-{_EXACT_DECIMAL}"] = LOGICAL_READERS[f"fixed-{_EXACT_DECIMAL}"] = _exact_decimal
+LOGICAL_READERS[f"bytes-{EXACT_DECIMAL}"] = LOGICAL_READERS[f"fixed-{EXACT_DECIMAL}"] = _exact_decimal
 LOGICAL_READERS["fixed-uuid"] = _uuid
 
 
@@ -60,6 +57,16 @@ class AvroDecoder:
     is_raw: bool  # plain bytes, which the serializers write without a length
     is_recursive: bool
     format: Format = Format.AVRO
+
+    @property
+    def avro_records(self) -> tuple[AvroRecord, ...]:
+        """The record types that a value can be of: one, several of a union, or none."""
+        if not self.is_wrapped:
+            return (AvroRecord(self.schema, self.names),)
+        only = self.schema["fields"][0]["type"]
+        branches = [self.names.get(each, each) if isinstance(each, str) else each for each in _branches(only)]
+        is_record = [isinstance(each, dict) and each["type"] == "record" for each in branches]
+        return tuple(AvroRecord(each, self.names) for each in branches) if all(is_record) else ()
 
     def decode(self, payload: bytes) -> Any:
         """Return the value: dict, list, str, bytes, number, Decimal, UUID, date and time types, or None."""
@@ -108,6 +115,10 @@ def avro_decoder(text: str, references: Sequence[tuple[str, str]]) -> AvroDecode
     )
 
 
+def _branches(kind: Any) -> list[Any]:
+    return [each for each in kind if each != "null"] if isinstance(kind, list) else [kind]
+
+
 def _record_of(schema: Any) -> dict[str, Any]:
     return {"type": "record", "name": _WRAPPER, "fields": [{"name": "value", "type": schema}]}
 
@@ -123,7 +134,10 @@ def _for_reading(schema: Any) -> Any:
         if key in made:
             made[key] = _for_reading(made[key])
     if made.get("logicalType") == "decimal":
-        made["logicalType"] = _EXACT_DECIMAL
+        precision, scale = made.get("precision"), made.get("scale", 0)
+        is_valid = isinstance(precision, int) and isinstance(scale, int) and 0 <= scale <= precision and precision > 0
+        # The specification: a logical type that is not valid is ignored.
+        made["logicalType"] = EXACT_DECIMAL if is_valid else None
     return made
 
 

@@ -8,6 +8,7 @@ number, or the byte 1 and the 16 bytes of a GUID. Either may stand in a header i
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 from uuid import UUID
@@ -19,6 +20,7 @@ from connector.api.errors import PoisonError, TransientError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from connector.api.arrow_fields import AvroRecord
     from connector.api.batch import Batch
 
 SchemaId: TypeAlias = int | UUID
@@ -60,6 +62,8 @@ class Decoder(Protocol):
 
     @property
     def format(self) -> Format: ...
+    @property
+    def avro_records(self) -> Sequence[AvroRecord]: ...
 
     def decode(self, payload: bytes) -> Any:
         """Return the value; a ValueError, whose text ends a sentence, if the payload is not of the schema."""
@@ -81,10 +85,17 @@ class Schemas(Protocol):
 _DECODERS: dict[Format, Callable[[bytes], Any]] = {Format.STRING: bytes.decode, Format.JSON: orjson.loads}
 
 
-def decode(
-    batch: Batch, part: Part, format_: Format, schemas: Schemas | None
-) -> tuple[Sequence[Any], dict[int, PoisonError]]:
-    """Return the decoded column, and why the entries that cannot be decoded are poison, by index (None there).
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """A decoded column, and why the entries that cannot be decoded are poison, by index (None there)."""
+
+    values: Sequence[Any]
+    problems: dict[int, PoisonError]
+    avro_records: Sequence[AvroRecord] = ()
+
+
+def decode(batch: Batch, part: Part, format_: Format, schemas: Schemas | None) -> Decoded:
+    """Decode a column of a batch.
 
     Raises:
         TransientError: A schema cannot be had now.
@@ -94,10 +105,10 @@ def decode(
         return _decode_by_schema(batch, part, format_, schemas)
     column = batch.column(part)
     if format_ is Format.BYTES:
-        return column, {}
+        return Decoded(column, {})
     decoder = _DECODERS[format_]
     try:
-        return [None if entry is None else decoder(entry) for entry in column], {}
+        return Decoded([None if entry is None else decoder(entry) for entry in column], {})
     except ValueError:  # both decoders raise its subclasses; find which entries
         values: list[Any] = []
         problems: dict[int, PoisonError] = {}
@@ -107,12 +118,10 @@ def decode(
             except ValueError as error:
                 values.append(None)
                 problems[index] = UndecodableError(f"{part} is not {format_.value}: {error}")
-        return values, problems
+        return Decoded(values, problems)
 
 
-def _decode_by_schema(
-    batch: Batch, part: Part, format_: Format, schemas: Schemas
-) -> tuple[Sequence[Any], dict[int, PoisonError]]:
+def _decode_by_schema(batch: Batch, part: Part, format_: Format, schemas: Schemas) -> Decoded:
     problems: dict[int, PoisonError] = {}
     framed: dict[int, tuple[SchemaId, bytes]] = {}
     name = _HEADERS[part]
@@ -122,7 +131,8 @@ def _decode_by_schema(
                 framed[index] = _unframe(entry, next((content for each, content in headers if each == name), None))
             except ValueError as error:
                 problems[index] = UndecodableError(f"{part} is not {format_.value}: {error}")
-    found = schemas.find({schema_id for schema_id, _ in framed.values()}) if framed else {}
+    ids = list(dict.fromkeys(schema_id for schema_id, _ in framed.values()))
+    found = schemas.find(ids) if ids else {}
     values: list[Any] = [None] * len(batch)
     for index, (schema_id, payload) in framed.items():
         decoder = found[schema_id]
@@ -137,7 +147,9 @@ def _decode_by_schema(
                 values[index] = decoder.decode(payload)
             except ValueError as error:
                 problems[index] = UndecodableError(f"{part} is not of schema {schema_id}: it {error}")
-    return values, problems
+    decoders = [found[each] for each in ids]
+    records = [record for each in decoders if not isinstance(each, PoisonError) for record in each.avro_records]
+    return Decoded(values, problems, records)
 
 
 def _unframe(entry: bytes, header: bytes | None) -> tuple[SchemaId, bytes]:

@@ -24,6 +24,8 @@ from connector.pipeline.decode import Format
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from connector.api.arrow_fields import AvroRecord
+
 _SHOWN_CHARACTERS = 100
 
 
@@ -37,6 +39,7 @@ class JsonSchemaDecoder:
 
     validator: Any  # of jsonschema, which has no types
     format: Format = Format.JSON_SCHEMA
+    avro_records: tuple[AvroRecord, ...] = ()
 
     def decode(self, payload: bytes) -> Any:
         """Return the value: dict, list, str, number, bool or None."""

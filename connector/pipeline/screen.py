@@ -72,12 +72,14 @@ class Screen:
                 error = TombstoneError("the record has no value, and CONNECTOR_TOMBSTONES=fail")
                 poison = dict.fromkeys(empty, ("tombstones", error))
         decoded: dict[str, Any] = {}
+        avro_records: dict[str, Any] = {}
         formats: tuple[tuple[Part, Format], ...] = (("key", self.key_format), ("value", self.value_format))
         for part, format_ in formats:
             if format_ is not Format.BYTES:
-                decoded[part], problems = decode(batch, part, format_, self.schemas)
-                for index, problem in problems.items():
+                found = decode(batch, part, format_, self.schemas)
+                decoded[part], avro_records[part] = found.values, found.avro_records
+                for index, problem in found.problems.items():
                     if index not in ignored:  # one outcome for each record (INV-8)
                         poison[index] = ("decode", problem)
-        batch.decoded = decoded
+        batch.decoded, batch.avro_records = decoded, avro_records
         return Screened(batch, poison, ignored)

@@ -16,7 +16,7 @@ from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from connector import TransientError
-from connector.pipeline.decode import Format, PendingError, UndecodableError, UnknownSchemaError, decode
+from connector.pipeline.decode import Decoded, Format, PendingError, UndecodableError, UnknownSchemaError, decode
 from connector.pipeline.registry import Registry, RegistrySettings
 from connector.telemetry.metrics import Metrics
 from connector.testing import make_batch
@@ -79,7 +79,7 @@ def _schemas(url: str, grace: float = 30) -> Iterator[Registry]:
 
 
 def _decode(schemas: Registry, format_: Format, *values: bytes | None) -> tuple[Sequence[Any], dict[int, PoisonError]]:
-    found: list[tuple[Sequence[Any], dict[int, PoisonError]]] = []
+    found: list[Decoded] = []
 
     def has_come() -> bool:
         try:
@@ -89,7 +89,7 @@ def _decode(schemas: Registry, format_: Format, *values: bytes | None) -> tuple[
         return True
 
     eventually(has_come, "the registry has answered")
-    return found[-1]
+    return found[-1].values, found[-1].problems
 
 
 def _subject() -> str:

@@ -105,7 +105,8 @@ def test_each_record_is_written_once_or_counted_as_skipped_once(
 def test_decoding_keeps_the_length_and_names_every_entry_that_it_could_not_read(
     column: list[bytes | None], format_: Format
 ) -> None:
-    values, problems = decode(make_batch(*column), "value", format_, FakeSchemas())
+    found = decode(make_batch(*column), "value", format_, FakeSchemas())
+    values, problems = found.values, found.problems
     assert len(values) == len(column)
     for index, entry in enumerate(column):
         assert entry is not None or index not in problems

@@ -41,7 +41,8 @@ def test_keys_values_and_headers_reach_the_sink_as_they_are(
 @pytest.mark.invariant(12)
 @given(column=st.lists(BYTES))
 def test_decoding_gives_none_for_null_and_something_for_empty_text(column: list[bytes | None]) -> None:
-    values, problems = decode(make_batch(*column), "value", Format.STRING, None)
+    found = decode(make_batch(*column), "value", Format.STRING, None)
+    values, problems = found.values, found.problems
     for index, entry in enumerate(column):
         if entry is None:
             assert (values[index], index in problems) == (None, False)
@@ -49,4 +50,6 @@ def test_decoding_gives_none_for_null_and_something_for_empty_text(column: list[
             assert (values[index], index in problems) == ("", False)
         elif index not in problems:
             assert values[index] == entry.decode()
-    assert set(decode(make_batch(b"", None), "value", Format.JSON, None)[1]) == {0}, "empty is no JSON, null is null"
+    assert set(decode(make_batch(b"", None), "value", Format.JSON, None).problems) == {0}, (
+        "empty is no JSON, null is null"
+    )

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from typing import Self, TypeAlias
 
     from connector import PoisonError
+    from connector.api.arrow_fields import AvroRecord
     from connector.pipeline.decode import Decoder, SchemaId
 
 KNOWN_GUID = UUID("0f0c9c0c-4f3f-4b3d-9c3a-3d5b5a5c5d5e")
@@ -166,6 +167,7 @@ class Upper:
     """Decodes letters to capitals."""
 
     format: Format = Format.AVRO
+    avro_records: tuple[AvroRecord, ...] = ()
 
     def decode(self, payload: bytes) -> Any:
         if payload and not payload.isalpha():

@@ -31,7 +31,8 @@ def _batch(part: Part, entries: Sequence[bytes | None], headers: Mapping[int, li
 @pytest.mark.parametrize("part", ["key", "value"])
 def test_null_empty_and_what_has_no_schema_stay_apart_and_each_says_why(part: Part) -> None:
     entries = [None, framed(1, b"a"), framed(1, b""), b"", b"\x00\x00\x00\x01", b"{}", framed(GUID, b"b"), b"\x01short"]
-    values, problems = decode(_batch(part, entries, {}), part, Format.AVRO, FakeSchemas())
+    found = decode(_batch(part, entries, {}), part, Format.AVRO, FakeSchemas())
+    values, problems = found.values, found.problems
     assert values == [None, "A", "", None, None, None, "B", None]
     assert list(problems) == [3, 4, 5, 7]
     assert all(isinstance(problem, UndecodableError) for problem in problems.values())
@@ -49,9 +50,9 @@ def test_an_id_in_the_header_of_that_part_leaves_all_of_the_rest_to_the_payload(
     other = ("__key_schema_id" if part == "value" else "__value_schema_id", framed(9, b""))
     headers = {0: [("x", b"y"), other, header], 1: [header], 2: [header], 3: [(name, b"")], 4: [other]}
     entries = [b"abc", b"", None, b"abc", framed(1, b"x")]
-    values, problems = decode(_batch(part, entries, headers), part, Format.AVRO, FakeSchemas())
-    assert values == ["ABC", "", None, None, "X"]
-    assert ["its header" in str(problem) for problem in problems.values()] == [True]
+    found = decode(_batch(part, entries, headers), part, Format.AVRO, FakeSchemas())
+    assert found.values == ["ABC", "", None, None, "X"]
+    assert ["its header" in str(problem) for problem in found.problems.values()] == [True]
 
 
 def test_schemas_are_asked_for_once_a_batch_and_not_at_all_for_nothing() -> None:
@@ -63,8 +64,8 @@ def test_schemas_are_asked_for_once_a_batch_and_not_at_all_for_nothing() -> None
 
 def test_poison_names_the_part_and_the_schema() -> None:
     entries = [framed(1, b"1"), framed(2, b"a"), framed(7, b"a")]
-    _, problems = decode(_batch("key", entries, {}), "key", Format.AVRO, FakeSchemas())
-    assert [f"{type(each).__name__}: {each}" for each in problems.values()] == [
+    found = decode(_batch("key", entries, {}), "key", Format.AVRO, FakeSchemas())
+    assert [f"{type(each).__name__}: {each}" for each in found.problems.values()] == [
         "UndecodableError: key is not of schema 1: it has other things than letters",
         "UndecodableError: key is not avro: schema 2 is of the format json-schema",
         "UnknownSchemaError: key cannot be decoded: no schema 7",
@@ -88,13 +89,13 @@ def test_poison_names_the_part_and_the_schema() -> None:
     ],
 )
 def test_json_at_its_edges_is_what_the_guide_says(text: bytes, value: Any) -> None:
-    values, problems = decode(_batch("value", [text], {}), "value", Format.JSON, None)
+    found = decode(_batch("value", [text], {}), "value", Format.JSON, None)
     if value is UndecodableError:
-        assert isinstance(problems[0], UndecodableError)
+        assert isinstance(found.problems[0], UndecodableError)
     else:
-        assert (values, type(values[0]), problems) == ([value], type(value), {})
+        assert (found.values, type(found.values[0]), found.problems) == ([value], type(value), {})
 
 
 @pytest.mark.parametrize("text", [b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\xf5\x80\x80\x80"])
 def test_text_is_strict_utf_8(text: bytes) -> None:
-    assert list(decode(_batch("value", [text], {}), "value", Format.STRING, None)[1]) == [0]
+    assert list(decode(_batch("value", [text], {}), "value", Format.STRING, None).problems) == [0]
