@@ -69,20 +69,22 @@ def _array(arrow: Any, name: str, values: Sequence[Any], kind: Any) -> Any:
 
 def _fit(arrow: Any, value: Any, kind: Any) -> Any:
     """Return a value as pyarrow takes it for a type; None: any type."""
-    if value is None:
-        return None
-    if isinstance(value, UUID):
-        return str(value)
-    if kind is not None and arrow.types.is_string(kind) and not isinstance(value, (str, bytes)):
-        return json_text(value)
-    if isinstance(value, dict):
-        if kind is not None and arrow.types.is_map(kind):
-            return [(key, _fit(arrow, each, kind.item_type)) for key, each in value.items()]
-        inner = {} if kind is None else {field.name: field.type for field in kind}
-        return {key: _fit(arrow, each, inner.get(key)) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_fit(arrow, each, None if kind is None else kind.value_type) for each in value]
-    return value
+    fitted = value
+    match value:
+        case UUID():
+            fitted = str(value)
+        case None | str() | bytes():
+            pass
+        case _ if kind is not None and arrow.types.is_string(kind):
+            fitted = json_text(value)
+        case dict() if kind is not None and arrow.types.is_map(kind):
+            fitted = [(key, _fit(arrow, each, kind.item_type)) for key, each in value.items()]
+        case dict():
+            inner = {} if kind is None else {field.name: field.type for field in kind}
+            fitted = {key: _fit(arrow, each, inner.get(key)) for key, each in value.items()}
+        case list():
+            fitted = [_fit(arrow, each, None if kind is None else kind.value_type) for each in value]
+    return fitted
 
 
 class _Types:
@@ -138,32 +140,35 @@ class _Types:
             return arrow.string() if kind in inside else self._type(names[kind], names, inside)
         if isinstance(kind, list):
             branches = [each for each in kind if each != "null"]
-            if len(branches) > 1:
-                return arrow.string()
-            return self._type(branches[0], names, inside) if branches else arrow.null()
-        logical = kind.get("logicalType")
-        if logical in self._logical:
-            return self._logical[logical]
+            if not branches:
+                return arrow.null()
+            return arrow.string() if len(branches) > 1 else self._type(branches[0], names, inside)
+        return self._defined(kind, names, inside)
+
+    def _defined(self, kind: Mapping[str, Any], names: Mapping[str, Any], inside: frozenset[str]) -> Any:
+        arrow, logical = self._arrow, kind.get("logicalType")
         match kind["type"]:
+            case _ if logical in self._logical:
+                found = self._logical[logical]
             case "bytes" | "fixed" if logical == EXACT_DECIMAL:
-                return self._decimal(kind)
+                found = self._decimal(kind)
             case "fixed":
-                return arrow.binary(kind["size"])
+                found = arrow.binary(kind["size"])
             case "enum":
-                return arrow.string()
+                found = arrow.string()
             case "array":
-                return arrow.list_(self._type(kind["items"], names, inside))
+                found = arrow.list_(self._type(kind["items"], names, inside))
             case "map":
-                return arrow.map_(arrow.string(), self._type(kind["values"], names, inside))
-            case "record":
+                found = arrow.map_(arrow.string(), self._type(kind["values"], names, inside))
+            case "record" if kind["fields"] and kind["name"] not in inside:
                 within = inside | {kind["name"]}
-                if not kind["fields"] or kind["name"] in inside:
-                    return arrow.string()
-                return arrow.struct(
-                    [(field["name"], self._type(field["type"], names, within)) for field in kind["fields"]]
-                )
+                fields = [(field["name"], self._type(field["type"], names, within)) for field in kind["fields"]]
+                found = arrow.struct(fields)
+            case "record":
+                found = arrow.string()
             case plain:
-                return self._type(plain, names, inside)
+                found = self._type(plain, names, inside)
+        return found
 
     def _decimal(self, kind: Mapping[str, Any]) -> Any:
         precision, scale = kind["precision"], kind.get("scale", 0)

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 _PATIENCE_SECONDS = 0.1  # how long a pipeline waits; most registries answer sooner
+_FAILURE_KEPT_SECONDS = 1.0
 _LONGEST_ANSWER_BYTES = 16 * 2**20
 _UNKNOWN_KEPT_SECONDS = 60.0  # for how long a schema that does not exist is not asked for again
 _MOST_UNKNOWN = 100_000
@@ -73,6 +74,23 @@ class _Unknown:
     until: float
 
 
+@dataclass(slots=True)
+class _Request:
+    """A schema that is asked for: the answer, since when, and when a failure was the answer; time.monotonic().
+
+    A failure stays until one pipeline has heard of it, else a registry that fails slowly would never have failed.
+    """
+
+    future: Future[Found]
+    since: float
+    failed_at: float | None = None
+    is_given_up: bool = False  # a pipeline has counted it as failed before its answer
+
+    def is_stale(self, now: float) -> bool:
+        """Whether whoever asked has gone without hearing of the failure."""
+        return self.failed_at is not None and now - self.failed_at > _FAILURE_KEPT_SECONDS
+
+
 class _NotFoundError(Exception):
     """The registry says that there is no such schema."""
 
@@ -97,7 +115,7 @@ class Registry:
         # Guards _found, _asked and _unknown; taken by pipelines and the thread `registry`; leaf lock.
         self._lock = Lock()
         self._found: dict[SchemaId, Found] = {}
-        self._asked: dict[SchemaId, tuple[Future[Found], float]] = {}  # and when, time.monotonic()
+        self._asked: dict[SchemaId, _Request] = {}
         self._unknown: dict[SchemaId, _Unknown] = {}
         self._queue: SimpleQueue[SchemaId | None] = SimpleQueue()
         self._is_closed = False
@@ -125,15 +143,17 @@ class Registry:
         if not missing:
             return found
         asked = {each: self._ask(each) for each in missing}
-        newest = max(at for _, at in asked.values())
-        wait([future for future, _ in asked.values()], max(0.0, newest + _PATIENCE_SECONDS - time.monotonic()))
+        newest = max(request.since for request in asked.values())
+        futures = [request.future for request in asked.values()]
+        wait(futures, max(0.0, newest + _PATIENCE_SECONDS - time.monotonic()))
         failure: ConnectorError | None = None
-        for each, (future, at) in asked.items():
+        for each, request in asked.items():
             try:
-                found[each] = future.result(0)
+                found[each] = request.future.result(0)
             except TimeoutError:
-                failure = failure or self._late(each, time.monotonic() - at)
+                failure = failure or self._late(each, request)
             except TransientError as error:
+                self._forget(each, request)
                 if failure is None or isinstance(failure, PendingError):
                     failure = error
         if failure is not None:
@@ -145,26 +165,33 @@ class Registry:
         self._is_closed = True
         self._queue.put(None)
 
-    def _late(self, schema_id: SchemaId, seconds: float) -> TransientError:
+    def _late(self, schema_id: SchemaId, request: _Request) -> TransientError:
+        seconds = time.monotonic() - request.since
         if seconds < self._settings.timeout:
             return PendingError(f"waits for schema {schema_id} from the registry {self._url}")
+        request.is_given_up = True
         return TransientError(f"the schema registry {self._url} has not answered for {seconds:.1f}s")
 
-    def _ask(self, schema_id: SchemaId) -> tuple[Future[Found], float]:
+    def _forget(self, schema_id: SchemaId, request: _Request) -> None:
+        with self._lock:
+            if self._asked.get(schema_id) is request:
+                del self._asked[schema_id]
+
+    def _ask(self, schema_id: SchemaId) -> _Request:
         now = time.monotonic()
         with self._lock:
             unknown = self._unknown.get(schema_id)
             if unknown is not None and now < unknown.until:
                 known: Future[Found] = Future()
                 known.set_result(self._unknown_error(schema_id))
-                return known, now
-            is_new = schema_id not in self._asked
-            if is_new:
-                self._asked[schema_id] = (Future(), now)
-            asked = self._asked[schema_id]
+                return _Request(known, now)
+            request = self._asked.get(schema_id)
+            is_new = request is None or request.is_stale(now)
+            if request is None or is_new:
+                request = self._asked[schema_id] = _Request(Future(), now)
         if is_new:
             self._queue.put(schema_id)
-        return asked
+        return request
 
     def _unknown_error(self, schema_id: SchemaId) -> UnknownSchemaError:
         return UnknownSchemaError(
@@ -183,11 +210,15 @@ class Registry:
             except Exception as error:  # noqa: BLE001 - whoever waits for it must hear of it
                 failure = error
             with self._lock:
-                future, _ = self._asked.pop(schema_id)
+                request = self._asked[schema_id]
+                if found is not None or request.is_given_up:
+                    del self._asked[schema_id]
+                else:
+                    request.failed_at = time.monotonic()
             if found is not None:
-                future.set_result(found)
+                request.future.set_result(found)
             else:
-                future.set_exception(failure)
+                request.future.set_exception(failure)
         self._client.close()
 
     def _look_up(self, schema_id: SchemaId) -> Found:

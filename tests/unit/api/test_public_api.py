@@ -12,7 +12,7 @@ PUBLIC = {
     "InputRecovered", "InvariantError", "JsonValue", "LaneId", "LaneInfo", "Message", "NodeFailed",
     "NodeRestarted", "Offset", "ParamDeleted", "ParamUpdate", "PartitionId", "PoisonError", "RecordErrors",
     "RefusedError", "Reload", "Secret", "Settings", "Sink", "SinkContext", "Size", "Stop", "StopCause",
-    "StoredPosition", "Transform", "TransientError", "UnreachableError",
+    "StoredPosition", "Transform", "TransientError", "UnreachableError", "json_default",
 }  # fmt: skip
 
 

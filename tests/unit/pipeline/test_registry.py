@@ -217,13 +217,44 @@ def test_a_registry_that_takes_longer_than_it_may_has_failed(stub: StubRegistry)
         assert _decode(_find(registry, 1), b"\x02") == 1
 
 
+def test_a_registry_that_fails_slowly_has_failed_and_is_asked_again_then(stub: StubRegistry) -> None:
+    gate = threading.Event()
+    stub.behave = lambda _: Answer(503) if gate.wait(10) else Answer(500)
+    with _registry(stub.url) as registry:
+        for _ in range(2):
+            with pytest.raises(PendingError):
+                registry.find([1])
+        gate.set()
+        eventually(lambda: bool(_errors(registry)), "the registry has failed")
+        with pytest.raises(TransientError, match="HTTP 503"):
+            registry.find([1])
+        assert len(stub.asked) == 1
+        stub.behave = lambda _: None
+        assert _decode(_find(registry, 1), b"\x02") == 1
+
+
+def test_a_failure_that_nobody_has_heard_of_is_old_news_after_a_while(
+    stub: StubRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("connector.pipeline.registry._FAILURE_KEPT_SECONDS", 0.0)
+    gate = threading.Event()
+    stub.behave = lambda _: Answer(503) if gate.wait(10) else Answer(500)
+    with _registry(stub.url) as registry:
+        with pytest.raises(PendingError):
+            registry.find([1])
+        stub.behave = lambda _: None
+        gate.set()
+        eventually(lambda: bool(_errors(registry)), "the registry has failed")
+        assert _decode(_find(registry, 1), b"\x02") == 1
+
+
 def test_an_answer_that_comes_byte_by_byte_is_given_up_in_time(stub: StubRegistry) -> None:
     stub.behave = lambda _: Answer(200, b" " * 100, drip=0.1)
     with _registry(stub.url, timeout=0.5) as registry:
         started = time.monotonic()
         with pytest.raises(TransientError):
             _find(registry, 1)
-        eventually(lambda: not registry._asked, "the request ends")
+        eventually(lambda: bool(_errors(registry)), "the request ends")
         assert time.monotonic() - started < 5
         assert _errors(registry) == {"slow": 1}
 
