@@ -21,6 +21,7 @@ import fastavro
 from connector.pipeline.decode import Format, UnknownSchemaError
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Collection, Mapping, Sequence
     from typing import Self, TypeAlias
 
@@ -48,15 +49,18 @@ Behaviour: TypeAlias = "Callable[[str], Answer | None]"
 class StubRegistry:
     """A registry on a loopback port, as a context; `behave` is asked first, with the path, and may wait or answer.
 
-    `asked` has the path of every request, in order; `authorization` what they brought.
+    `asked` has the path of every request, in order; `authorization` what they brought. With `tls` it speaks https.
     """
 
-    def __init__(self, port: int = 0) -> None:
+    def __init__(self, port: int = 0, tls: ssl.SSLContext | None = None) -> None:
         self.schemas: dict[str, dict[str, Any]] = {}  # by path
         self.asked: list[str] = []
         self.authorization: list[str | None] = []
         self.behave: Behaviour = lambda _: None
+        self._scheme = "https" if tls else "http"
         self._server = _Server(("127.0.0.1", port), _handler(self))
+        if tls:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), name="stub-registry")
 
     @property
@@ -67,7 +71,7 @@ class StubRegistry:
     @property
     def url(self) -> str:
         """Where it listens."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"{self._scheme}://127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 import time
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from connector import AuthenticationError, ConfigError, ExitCode, TransientError
 from connector.pipeline.decode import Format, PendingError, UndecodableError, UnknownSchemaError
@@ -22,6 +28,7 @@ from tests.support.registry import Answer, StubRegistry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from connector.pipeline.decode import SchemaId
     from connector.pipeline.registry import Found
@@ -189,6 +196,44 @@ def test_a_user_or_a_token_is_sent(stub: StubRegistry) -> None:
     with _registry(stub.url, **token) as registry:
         _find(registry, 1)
     assert stub.authorization == ["Basic bWU6cGE6c3M=", "Bearer abc"]
+
+
+def _certificate(directory: Path) -> Path:
+    """Return a file with a certificate for 127.0.0.1 that is its own authority, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "registry")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = Encoding.PEM
+    text = key.private_bytes(pem, PrivateFormat.PKCS8, NoEncryption()) + certificate.public_bytes(pem)
+    (directory / "registry.pem").write_bytes(text)
+    return directory / "registry.pem"
+
+
+def test_over_tls_both_sides_are_checked_and_a_certificate_that_is_not_trusted_is_no_answer(tmp_path: Path) -> None:
+    file = _certificate(tmp_path)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(file))
+    tls.load_cert_chain(file)
+    tls.verify_mode = ssl.CERT_REQUIRED
+    trusted: dict[str, Any] = {"ssl_ca_location": str(file)}
+    with StubRegistry(tls=tls) as stub:
+        stub.add(1, "long")
+        with _registry(stub.url, **trusted, ssl_certificate_location=str(file)) as registry:
+            assert _decode(_find(registry, 1), b"\x02") == 1
+        for properties in (dict[str, Any](), trusted):  # no trust in it, and no certificate to show
+            with (
+                _registry(stub.url, **properties) as registry,
+                pytest.raises(TransientError, match="cannot be reached"),
+            ):
+                _find(registry, 1)
+        assert len(stub.asked) == 1
 
 
 def test_nobody_waits_for_a_registry_that_does_not_answer_and_the_late_answer_serves(stub: StubRegistry) -> None:
@@ -381,7 +426,7 @@ def test_a_missing_reference_is_a_schema_that_may_still_come(stub: StubRegistry)
         assert _decode(_find(registry, 3), b"\x00") == {}
 
 
-def test_a_certificate_that_is_none_is_a_wrong_setting(tmp_path: Any) -> None:
+def test_a_certificate_that_is_none_is_a_wrong_setting(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("nothing")
     with pytest.raises(ConfigError, match=r"refuses CONNECTOR_REGISTRY_\*"):
         Registry(RegistrySettings({"url": "https://x", "ssl.ca.location": str(tmp_path / "ca.pem")}), Metrics())
