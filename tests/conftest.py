@@ -14,6 +14,7 @@ from tests.support.apicurio import running_registry
 from tests.support.kafka import GROUP_PROTOCOLS, Kafka, running_kafka
 from tests.support.postgres import Postgres, running_postgres
 from tests.support.process import ServerUnavailableError
+from tests.support.prometheus import find_prometheus
 from tests.support.promtool import find_promtool
 
 if TYPE_CHECKING:
@@ -111,6 +112,13 @@ def promtool() -> str:
     """The path of Prometheus' checker."""
     with _fail_if_unavailable():
         return find_promtool()
+
+
+@pytest.fixture(scope="session")
+def prometheus_program() -> str:
+    """The path of a Prometheus server, which `running_prometheus` starts."""
+    with _fail_if_unavailable():
+        return find_prometheus()
 
 
 @contextlib.contextmanager
