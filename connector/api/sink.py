@@ -32,6 +32,7 @@ class SinkContext:
     pipelines: int = 1
     host: str = "localhost"
     tombstones: Literal["write", "delete"] = "write"  # what a record without a value is to do; others never come
+    value_format: str = "bytes"  # CONNECTOR_VALUE_FORMAT: `bytes`, `string`, `json`, …
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +87,19 @@ class Sink(Generic[S]):
     def submit(self, batch: Batch, done: Callable[[ConnectorError | None], None]) -> None:
         """Begin to write one batch and return; call `done` once, from any thread, when it is durable or has failed.
 
-        Batches of a lane are submitted in order. An error is what `write` would raise.
+        Batches of a lane are submitted in order. An error is what `write` would raise. When `InputClosed` comes for
+        the lane, what is not begun of it must not be written any more; `done` follows all the same.
         """
         raise TypeError(f"{type(self).__name__} allows several batches in flight, but does not implement submit")
+
+    def flush(self, lane: LaneId) -> None:
+        """Finish what was submitted of a lane and is not done: from now on others wait for it. May return before.
+
+        For a sink that holds batches back, until a file is full, say; others finish by themselves and need not
+        implement it. Called on the pipeline's thread when the lane is to be given up, when a bounded run has reached
+        its end, when the sink is to be replaced, when what the sink holds is all that the memory budget allows, and
+        after an outage for the batch that is the trial. `max_in_flight` has to be more than it ever holds back.
+        """
 
     def probe(self) -> None:
         """Ask whether the destination is there, without writing; raise `TransientError` if it is not.

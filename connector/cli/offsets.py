@@ -171,6 +171,7 @@ def _context(config: Config) -> SinkContext:
         pipelines=settings.pipelines,
         host=platform.node(),
         tombstones="delete" if settings.tombstones == "delete" else "write",
+        value_format=settings.value_format,
     )
 
 

@@ -104,6 +104,7 @@ class Workshop:
             pipelines=settings.pipelines,
             host=platform.node(),
             tombstones="delete" if settings.tombstones == "delete" else "write",
+            value_format=settings.value_format,
         )
 
     def _make_rejects(self) -> Rejects:

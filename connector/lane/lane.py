@@ -104,6 +104,12 @@ class Lane:
         return self._held_bytes >= self.high_bytes
 
     @property
+    def awaits_release(self) -> bool:
+        """Whether nothing more comes before bytes are released: it is full, or paused until the low mark is reached."""
+        with self._changed:
+            return self._held_bytes >= self.high_bytes or self._wants_resume is not None
+
+    @property
     def is_closed(self) -> bool:
         """Whether the lane takes no more work, since it is being drained or is gone."""
         return self._is_closed
@@ -152,7 +158,10 @@ class Lane:
             if self._held_bytes <= self.high_bytes // 2:
                 return False
             self._wants_resume = wants_resume
-            return True
+            on_ready = None if self._chunks else self._on_ready
+        if on_ready is not None:  # everything is taken already: whoever has it should know that no more comes
+            on_ready(self)
+        return True
 
     def close(self) -> None:
         """Take no more chunks and give none out. What was not taken is for the next owner."""
@@ -170,7 +179,8 @@ class Lane:
     # Called by the pipeline thread.
 
     def attach(self, on_ready: Callable[[Lane], None]) -> None:
-        """Be told, from the consumer thread, whenever an empty lane gets a chunk; now, if it holds one already."""
+        """Be told, from the consumer thread, whenever an empty lane gets a chunk, or is paused while it is empty; now,
+        if it holds a chunk already."""
         with self._changed:
             self._on_ready = on_ready
             waiting = bool(self._chunks)

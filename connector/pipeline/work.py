@@ -50,6 +50,11 @@ class Flight:
         return self.failures + 1
 
     @property
+    def is_ready(self) -> bool:
+        """Whether there is something to do for it here: to decode, transform or write, or letters to confirm."""
+        return self.raw is not None or bool(self.parts or self.letters)
+
+    @property
     def is_done(self) -> bool:
         """Whether every record of it has ended in a counted outcome."""
         return not (self.raw is not None or self.parts or self.at_sink or self.letters)
@@ -68,6 +73,8 @@ class Work:
     is_stalled: bool = False  # the sink was told that it gets no records
     retry: Retry | None = None
     stop: StopLanes | None = None  # it leaves, and waits for an asynchronous sink
+    is_ended: bool = False  # the last record of a bounded run was taken
+    is_flushed: bool = False  # an asynchronous sink was asked to finish what it has of it
 
     @property
     def is_blocked(self) -> bool:
@@ -80,9 +87,19 @@ class Work:
         return any(flight.parts for flight in self.flights.values())
 
     @property
+    def is_at_sink(self) -> bool:
+        """Whether an asynchronous sink has something of it."""
+        return any(flight.at_sink for flight in self.flights.values())
+
+    @property
     def is_under_way(self) -> bool:
         """Whether an asynchronous sink has something of it, or will as soon as it has room."""
-        return any(flight.at_sink for flight in self.flights.values()) or (self.retry is None and self.has_parts)
+        return self.is_at_sink or (self.retry is None and self.has_parts)
+
+    @property
+    def awaits_release(self) -> bool:
+        """Whether nothing more comes before the sink is done with something: all there is, it has."""
+        return not self.lane.has_chunks and self.batcher.next_offset is None and self.lane.awaits_release
 
     @property
     def is_drained(self) -> bool:

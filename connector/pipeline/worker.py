@@ -301,6 +301,8 @@ class Pipeline:
         if replace.operator_id == SINK and delivery.runner.in_flight:
             delivery.runner.is_leaving = True
             self._waiting.append(replace)
+            for work in self._works.values():
+                self._press(work)
             return
         try:
             plugin = replace.make()
@@ -404,6 +406,7 @@ class Pipeline:
                 return
             if was_empty:
                 self._set_timer(batcher.opened + self._settings.limits.linger_seconds, lane_id)
+        self._press(work)
 
     def _flush(self, work: Work, reason: str, *, is_forced: bool = False) -> None:
         """Make a batch of what is collected and send it on its way; `is_forced` as for `_advance`."""
@@ -412,6 +415,7 @@ class Pipeline:
         work.lane.sink_bytes += size_bytes
         work.flights[flight.sequence] = flight
         work.sequence += 1
+        work.is_ended = work.is_ended or reason == "end"
         self._report(Delivered(work.lane.id, flight.sequence, next_offset))
         if messages:
             self._metrics.batches.labels(reason).inc()
@@ -437,22 +441,57 @@ class Pipeline:
         """
         if work.lane.is_fenced:  # lost while it waited: somebody else writes it now
             return
+        is_trial = False
         for flight in list(work.flights.values()):
+            if not flight.is_ready and not flight.is_done:  # the sink has it; there may be thousands of these
+                continue
             if flight.raw is not None and not self._screen(work, flight, flight.raw):
-                return
+                break
             if flight.parts and not is_forced and not self._may_try(work):
-                return
+                break
+            is_trial = is_trial or flight.failures > 0 or self.breaker_opens_until is not None
+            in_flight = self._get_delivery().runner.in_flight
             try:
                 self._get_delivery().advance(flight)
             except TransientError as error:
                 self._retry_later(work, error, flight)
-                return
+                break
             except RefusedError as error:
                 self._refused(work, error)
                 return
             if flight.is_done:
                 self._acknowledge(work, flight)
-        self._set_retry(work, None)
+            elif self._get_delivery().runner.in_flight > in_flight:
+                work.is_flushed = False
+        else:
+            self._set_retry(work, None)
+        self._press(work, is_trial=is_trial)
+
+    def _press(self, work: Work, *, is_trial: bool = False) -> None:
+        """Ask an asynchronous sink to finish what it has of a lane, where others wait for that.
+
+        Args:
+            work: The lane's work.
+            is_trial: What it has just got tells whether it works again.
+        """
+        if work.is_flushed or not work.is_at_sink:
+            return
+        runner = self._get_delivery().runner
+        if work.stop is not None:
+            reason = "drain"
+        elif runner.is_leaving:
+            reason = "reload"
+        elif work.is_ended:
+            reason = "end"
+        elif is_trial:
+            reason = "retry"
+        elif work.awaits_release:
+            reason = "memory"
+        else:
+            return
+        work.is_flushed = True
+        self._metrics.sink_flushes.labels(reason).inc()
+        runner.flush(work.lane.id)
 
     def _acknowledge(self, work: Work, flight: Flight) -> None:
         del work.flights[flight.sequence]
@@ -467,6 +506,7 @@ class Pipeline:
     def _settle(self, settled: Settled) -> None:
         """Take what an asynchronous sink says; a lane that has left by now has nothing to be told."""
         delivery = self._get_delivery()
+        had_room = delivery.runner.has_room
         work = self._works.get(settled.lane)
         flight = work.flights.get(settled.sequence) if work is not None else None
         if work is None or flight is None or settled.ticket not in flight.at_sink:
@@ -481,14 +521,15 @@ class Pipeline:
             else:
                 if flight.is_done:
                     self._acknowledge(work, flight)
-                if work.retry is None:  # else what has failed waits for its time
+                elif flight.is_ready and work.retry is None:  # else what has failed waits for its time
                     self._advance(work)
             self._leave_if_over(work)
         if self._waiting and not delivery.runner.in_flight:
             waiting, self._waiting = self._waiting, []
             for replace in waiting:
                 self._replace(replace)
-        self._wake_lanes()
+        if not had_room:
+            self._wake_lanes()
 
     def _refused(self, work: Work, error: RefusedError) -> None:
         log.warning("write_refused", topic=work.lane.topic, partition=work.lane.partition, error=str(error))
@@ -624,6 +665,7 @@ class Pipeline:
             if not is_failing:
                 self._guard(self._drain, work)
                 is_failing = work.retry is not None and work.retry.stage == "sink"
+            self._guard(self._press, work)
             self._leave_if_over(work)
             if work.stop is not None:
                 self._set_timer(stop.deadline, lane_id)

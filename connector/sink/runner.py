@@ -9,9 +9,9 @@ import time
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from connector.api.errors import ConnectorError, PoisonError, RecordErrors, RefusedError, TransientError
+from connector.api.errors import ConnectorError, FatalError, PoisonError, RecordErrors, RefusedError, TransientError
 from connector.api.event import Event, Input, InputClosed, Stop
-from connector.sink.plugin import call_plugin, crash
+from connector.sink.plugin import CrashError, call_plugin, crash
 from connector.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -89,6 +89,20 @@ class SinkRunner:
                 self.sink.submit(batch, settle)
         except Exception as error:  # noqa: BLE001 - whatever it is, `settle` gives it its class
             settle(error)
+
+    def flush(self, lane: LaneId) -> None:
+        """Let an asynchronous sink finish what it has of a lane.
+
+        Raises:
+            FatalError: What the sink declares, or a crash: what became of a batch it says by `done`.
+        """
+        try:
+            self._call(self.sink.flush, lane)
+        except FatalError:
+            raise
+        except ConnectorError as error:
+            name = f"{type(self.sink).__name__}.flush"
+            raise CrashError(f"{name} raised {type(error).__name__}: {error}. It says so by `done`.") from error
 
     def settled(self, error: ConnectorError | None) -> None:
         """Note that an asynchronous sink is done with a part."""

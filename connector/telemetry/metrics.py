@@ -272,6 +272,17 @@ class Metrics:
             {"reason": ("rows", "bytes", "linger", "drain", "end")},
         ),
     ]
+    sink_flushes: Annotated[
+        Counter,
+        Declared(
+            "sink_flushes",
+            "times",
+            "Times that a sink which holds batches back was asked to finish those of a lane: the lane drains, a bounded"
+            " run has read it to its end, the plugin is reloaded, the memory budget is used up, the destination is"
+            " tried again.",
+            {"reason": ("drain", "end", "reload", "memory", "retry")},
+        ),
+    ]
     sink_errors: Annotated[
         Counter,
         Declared(

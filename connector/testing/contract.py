@@ -369,6 +369,7 @@ class SinkContract(Generic[S]):
         batches = [self._batch(offset=3 * number) for number in range(min(in_flight, 10))]
         with self._session(settings) as session:
             answers = [session.submit(batch) for batch in batches]
+            session.flush(*batches)
             errors = [_first(each) for each in answers]
         for number, (each, error) in enumerate(zip(answers, errors, strict=True)):
             if error is not None:
@@ -385,12 +386,55 @@ class SinkContract(Generic[S]):
         batches = [self._batch(offset=3 * number) for number in range(min(in_flight, 10))]
 
         def live(session: _Session) -> None:
-            for answer in [session.submit(batch) for batch in batches]:
+            answers = [session.submit(batch) for batch in batches]
+            session.flush(*batches)
+            for answer in answers:
                 _raise(_first(answer))
 
         self._crash(settings, live)
         self._check(settings, *batches)
         self._check_order(settings)
+
+    def test_what_is_held_back_is_durable_after_a_flush(self, tmp_path: Path) -> None:
+        settings = self.make_settings(tmp_path)
+        if self.sink_type.max_in_flight == 1:
+            return
+        batches = [self._batch(partition=number % 2, lane=1 + number % 2, offset=3 * number) for number in range(4)]
+
+        def live(session: _Session) -> None:
+            answers = [session.submit(batch) for batch in batches]
+            session.flush(*batches)
+            for answer in answers:
+                _raise(_first(answer))
+
+        self._crash(settings, live)
+        self._check(settings, *batches)
+
+    def test_a_flush_of_one_lane_waits_for_no_other(self, tmp_path: Path) -> None:
+        settings = self.make_settings(tmp_path)
+        if self.sink_type.max_in_flight == 1:
+            return
+        leaving, kept = self._batch(partition=0, lane=1), self._batch(partition=1, lane=2)
+        with self._session(settings) as session:
+            session.flush(leaving)  # of which there is nothing yet
+            others = session.submit(kept)
+            answer = session.submit(leaving)
+            session.flush(leaving)
+            _raise(_first(answer))
+            session.flush(kept)
+            _raise(_first(others))
+        self._check(settings, leaving, kept)
+
+    def test_a_lane_that_closes_has_every_batch_answered(self, tmp_path: Path) -> None:
+        settings = self.make_settings(tmp_path)
+        if self.sink_type.max_in_flight == 1:
+            return
+        for lane, reason in enumerate((CloseReason.LOST, CloseReason.REVOKED), start=1):
+            batch = self._batch(lane=lane, offset=10 * lane)
+            with self._session(settings) as session:
+                answer = session.submit(batch)
+                session.tell(InputClosed(batch.metadata.lane, reason))
+                _first(answer)  # durable or not, both are right
 
     # Transactional positions.
 
@@ -629,11 +673,18 @@ class _Session:
         self.sink.submit(batch, answers.put)
         return answers
 
+    def flush(self, *batches: Batch) -> None:
+        """Ask for the lanes of these batches to be finished, as a drain does."""
+        for lane in dict.fromkeys(batch.metadata.lane for batch in batches):
+            self.sink.flush(lane)
+
     def write(self, *batches: Batch) -> None:
         """Write batches one after the other, and raise what the sink says of one."""
         for batch in batches:
             if self.sink.max_in_flight > 1:
-                _raise(_first(self.submit(batch)))
+                answer = self.submit(batch)
+                self.flush(batch)
+                _raise(_first(answer))
             else:
                 self._claim_first(batch)
                 self.sink.on_event(Input(batch.metadata.lane, batch.metadata, batch))

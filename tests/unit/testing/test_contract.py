@@ -32,7 +32,7 @@ from connector.testing import SinkContract
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from connector import Batch, Event, LaneInfo, Offset, SinkContext
+    from connector import Batch, Event, LaneId, LaneInfo, Offset, SinkContext
 
 FIELDS = ("topic", "partition", "offset", "value", "key", "headers")
 BAD = b"bad"
@@ -227,6 +227,36 @@ class Background(Lines):
             self.pool = None
 
 
+class HoldsBack(Lines):
+    """A good sink that writes what it has of a lane when it is asked to."""
+
+    max_in_flight = 5
+
+    def __init__(self, settings: PathSettings, context: SinkContext) -> None:
+        super().__init__(settings, context)
+        self.held: dict[LaneId, list[tuple[Batch, Callable[[ConnectorError | None], None]]]] = {}
+
+    def submit(self, batch: Batch, done: Callable[[ConnectorError | None], None]) -> None:
+        self.held.setdefault(batch.metadata.lane, []).append((batch, done))
+
+    def flush(self, lane: LaneId) -> None:
+        for batch, done in self.held.pop(lane, []):
+            try:
+                self.write(batch)
+            except ConnectorError as error:
+                done(error)
+            else:
+                done(None)
+
+    def on_event(self, event: Event) -> None:
+        match event:
+            case InputClosed(id=lane):
+                for _, done in self.held.pop(lane, []):
+                    done(TransientError("the lane is closed"))
+            case _:
+                super().on_event(event)
+
+
 class Deleting(Lines):
     """A good sink that lets a tombstone delete what has its key."""
 
@@ -298,7 +328,7 @@ def run(sink: type[Sink[Any]], check: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("check", CHECKS)
-@pytest.mark.parametrize("sink", [Lines, Rows, Background, Deleting, Halved, Named, Keeping])
+@pytest.mark.parametrize("sink", [Lines, Rows, Background, HoldsBack, Deleting, Halved, Named, Keeping])
 def test_a_good_sink_passes(sink: type[Sink[Any]], check: str, tmp_path: Path) -> None:
     run(sink, check, tmp_path)
 
@@ -625,6 +655,26 @@ class FailsInFlight(Background):
         done(TransientError("too many at a time") if batch.metadata.first_offset else None)
 
 
+class AnswersBeforeItWrites(HoldsBack):
+    def flush(self, lane: LaneId) -> None:
+        for _, done in self.held.pop(lane, []):
+            done(None)
+
+
+class HoldsBackForEver(HoldsBack):
+    def flush(self, lane: LaneId) -> None:
+        """Whoever waits for this waits in vain."""
+
+
+class ForgetsWhatItHolds(HoldsBack):
+    def on_event(self, event: Event) -> None:
+        match event:
+            case InputClosed(id=lane):
+                self.held.pop(lane)
+            case _:
+                super().on_event(event)
+
+
 class ForgetsPositions(Rows):
     def claim(self, lane: LaneInfo) -> StoredPosition | None:
         super().claim(lane)
@@ -773,6 +823,9 @@ BROKEN: list[tuple[type[Sink[Any]], str, str]] = [
     (FailsInFlight, "test_every_batch_in_flight_is_acknowledged_once", "batch 1 of 5 in flight was not written"),
     (ReordersWhatIsInFlight, "test_batches_in_flight_keep_their_order_and_are_durable", "@0 is stored after @5"),
     (AnswersTooEarly, "test_batches_in_flight_keep_their_order_and_are_durable", "lost: "),
+    (AnswersBeforeItWrites, "test_what_is_held_back_is_durable_after_a_flush", "lost: "),
+    (HoldsBackForEver, "test_a_flush_of_one_lane_waits_for_no_other", "was not acknowledged within 1 s"),
+    (ForgetsWhatItHolds, "test_a_lane_that_closes_has_every_batch_answered", "was not acknowledged within 1 s"),
     (ForgetsPositions, "test_a_position_comes_back_as_it_was_stored", "the position after one batch is None"),
     (ForgetsTheTopicId, "test_a_position_comes_back_as_it_was_stored", "topic_id=None"),
     (StoresTheOffsetAfterTheLastRecord, "test_a_position_comes_back_as_it_was_stored", "next_offset=3"),
@@ -793,7 +846,11 @@ BROKEN: list[tuple[type[Sink[Any]], str, str]] = [
 
 
 @pytest.mark.parametrize(("sink", "check", "text"), BROKEN, ids=lambda value: getattr(value, "__name__", ""))
-def test_a_broken_sink_fails(sink: type[Sink[Any]], check: str, text: str, tmp_path: Path) -> None:
+def test_a_broken_sink_fails(
+    sink: type[Sink[Any]], check: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if issubclass(sink, HoldsBack):  # else whoever waits in vain would wait for a minute
+        monkeypatch.setattr("connector.testing.contract._DEADLINE_SECONDS", 1.0)
     with pytest.raises(Exception, match=text):
         run(sink, check, tmp_path)
 
