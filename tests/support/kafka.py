@@ -26,15 +26,15 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # typed, but 
     ResourceType,
 )
 
+from tests.support.containers import KAFKA_IMAGE, KafkaContainer
 from tests.support.docker import why_docker_cannot_run
-from tests.support.jvm import KAFKA_VERSION, QUICK_PROPERTIES, start_jvm_broker
-from tests.support.process import ServerUnavailableError, free_ports, wait_until
+from tests.support.jvm import KAFKA_VERSION, start_jvm_broker
+from tests.support.process import ServerUnavailableError, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from concurrent.futures import Future
 
-IMAGE: Final = f"apache/kafka:{KAFKA_VERSION}"
 GROUP_PROTOCOLS: Final = ("range", "cooperative-sticky", "consumer")
 
 _QUEUE_RECORDS: Final = 400_000
@@ -276,10 +276,10 @@ def running_kafka() -> Iterator[Kafka]:
     if servers:
         yield Kafka(servers, "the cluster of CONNECTOR_TEST_BOOTSTRAP_SERVERS")
         return
-    why_no_docker = why_docker_cannot_run(IMAGE)
+    why_no_docker = why_docker_cannot_run(KAFKA_IMAGE)
     if why_no_docker is None:
-        with _kafka_in_docker() as servers:
-            yield Kafka(servers, f"{IMAGE} in Docker")
+        with KafkaContainer() as container:
+            yield Kafka(container.bootstrap_servers, f"{KAFKA_IMAGE} in Docker")
         return
     try:
         broker = start_jvm_broker()
@@ -290,33 +290,6 @@ def running_kafka() -> Iterator[Kafka]:
         ) from error
     with broker:
         yield Kafka(broker.bootstrap_servers, f"Apache Kafka {KAFKA_VERSION} on a JVM")
-
-
-@contextlib.contextmanager
-def _kafka_in_docker() -> Iterator[str]:
-    from testcontainers.core.container import DockerContainer
-    from testcontainers.core.wait_strategies import LogMessageWaitStrategy
-
-    [port] = free_ports(1)
-    # One KAFKA_* variable replaces all defaults of the image, so this is the whole set. The listener BROKER is there
-    # because a broker reaches itself by its advertised address, and the host's port does not exist inside.
-    properties = {
-        "process.roles": "broker,controller",
-        "node.id": "1",
-        "controller.quorum.voters": "1@localhost:9093",
-        "controller.listener.names": "CONTROLLER",
-        "inter.broker.listener.name": "BROKER",
-        "listeners": "PLAINTEXT://:9092,BROKER://:9094,CONTROLLER://:9093",
-        "advertised.listeners": f"PLAINTEXT://localhost:{port},BROKER://localhost:9094",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT",
-        "log.dirs": "/tmp/kraft-combined-logs",
-        **QUICK_PROPERTIES,
-    }
-    container = DockerContainer(IMAGE).with_bind_ports(9092, port)
-    container.with_envs(**{f"KAFKA_{name.upper().replace('.', '_')}": value for name, value in properties.items()})
-    container.waiting_for(LogMessageWaitStrategy("Kafka Server started").with_startup_timeout(90))
-    with container:
-        yield f"localhost:{port}"
 
 
 def _retried(call: Callable[[], Any]) -> Any:

@@ -20,6 +20,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from tests.support.containers import POSTGRES_IMAGE, PostgresContainer
 from tests.support.docker import why_docker_cannot_run
 from tests.support.process import (
     ServerFailedError,
@@ -33,7 +34,6 @@ from tests.support.process import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-IMAGE: Final = "postgres:17"
 _UNPRIVILEGED: Final = "nobody"  # PostgreSQL refuses to run as root
 
 
@@ -71,10 +71,10 @@ def running_postgres() -> Iterator[Postgres]:
     if dsn:
         yield Postgres(dsn, "the server of CONNECTOR_TEST_POSTGRES_DSN")
         return
-    why_no_docker = why_docker_cannot_run(IMAGE)
+    why_no_docker = why_docker_cannot_run(POSTGRES_IMAGE)
     if why_no_docker is None:
-        with _postgres_in_docker() as dsn:
-            yield Postgres(dsn, f"{IMAGE} in Docker")
+        with PostgresContainer() as container:
+            yield Postgres(container.dsn, f"{POSTGRES_IMAGE} in Docker")
         return
     programs = _programs()
     if programs is None:
@@ -84,14 +84,6 @@ def running_postgres() -> Iterator[Postgres]:
         )
     with _local_postgres(programs) as server:
         yield Postgres(server.dsn, f"PostgreSQL of {programs} at {server.dsn}")
-
-
-@contextlib.contextmanager
-def _postgres_in_docker() -> Iterator[str]:
-    from testcontainers.community.postgres import PostgresContainer
-
-    with PostgresContainer(IMAGE, driver=None) as container:
-        yield container.get_connection_url()
 
 
 def _programs() -> Path | None:
