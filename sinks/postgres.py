@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AfterValidator, ConfigDict
 
 from connector import (
+    AuthenticationError,
     CloseReason,
     ConfigError,
     ConnectorError,
@@ -79,6 +80,7 @@ _JSON = ("json", "jsonb")
 # No column can be called so, since a colon ends its name in the setting.
 _ORDINAL = sql.Identifier(":ordinal")
 _TOMBSTONE = sql.Identifier(":tombstone")
+_WHO_MAY = "Set CONNECTOR_SINK_DSN to a user who may do this, with the right password."
 _PARAMETERS = "\0"  # stands for them while percent signs in names are doubled; no name can have one
 _CREATE_POSITIONS = sql.SQL(
     "CREATE TABLE IF NOT EXISTS {} (group_id text, topic text, partition integer, next_offset bigint, topic_id text, "
@@ -102,11 +104,13 @@ _MOVE = sql.SQL(
 )
 _TRANSIENT = re.compile(r"08...|40...|53...|57...|58...|55P03|25006|25P0[234]")  # SQLSTATEs, PostgreSQL appendix A
 _POISON = re.compile(r"2[123]...|54...|P0...|44000")
+_DENIAL = re.compile(r"28...|42501")
 # When a connection is refused the client library has only the text, in the server's language.
-_REFUSED = re.compile(
-    r"authentication failed|no password supplied|pg_hba\.conf|does not exist|permission denied|not permitted to log in"
-    r"|invalid \w+ value"
+_DENIED = re.compile(
+    r"authentication failed|no password supplied|pg_hba\.conf|permission denied|not permitted to log in"
+    r"|role \".*\" does not exist"
 )
+_REFUSED = re.compile(r"does not exist|invalid \w+ value")
 
 
 def _table_name(template: str, **names: str) -> sql.Identifier:
@@ -210,7 +214,7 @@ class PostgresSink(Sink[PostgresSettings]):
 
         Raises:
             ConfigError: The server refuses the settings.
-            FatalError: The server refuses the user.
+            AuthenticationError: The server refuses the user.
             TransientError: The server is not there, or not ready.
         """
         with self._transaction("open") as connection:
@@ -273,7 +277,7 @@ class PostgresSink(Sink[PostgresSettings]):
 
         Raises:
             ConfigError: The table does not fit the settings.
-            FatalError: The server refuses the user.
+            AuthenticationError: The user may not do this.
             PoisonError: A value that the table does not take.
             RefusedError: The lane has another owner, or its position is not where this sink has brought it.
             TransientError: The database is not there, or has no room.
@@ -391,15 +395,19 @@ class PostgresSink(Sink[PostgresSettings]):
                 f"{text}. Give the table a primary key or unique constraint on ({', '.join(self._layout.keys)}), or "
                 "set CONNECTOR_SINK_KEY_COLUMNS to the columns of the one that it has."
             )
-        return FatalError(f"{text}. Set CONNECTOR_SINK_DSN to a user who may do this, or correct the table.")
+        if _DENIAL.fullmatch(state):
+            return AuthenticationError(f"{text}. {_WHO_MAY}")
+        return FatalError(f"{text}. Correct the table, or CONNECTOR_SINK_DSN.")
 
     def _classify_without_state(self, error: psycopg.Error, text: str) -> ConnectorError:
         if isinstance(error, psycopg.DataError):
             return PoisonError(text)
         if isinstance(error, psycopg.ProgrammingError):
             return ConfigError(f"{text}. Correct CONNECTOR_SINK_DSN.")
+        if self._connection is None and _DENIED.search(str(error)):
+            return AuthenticationError(f"{text}. {_WHO_MAY}")
         if self._connection is None and _REFUSED.search(str(error)):
-            return FatalError(f"{text}. Correct CONNECTOR_SINK_DSN, or what its user may do.")
+            return FatalError(f"{text}. Correct CONNECTOR_SINK_DSN.")
         return TransientError(text)
 
     def _mask(self, text: str) -> str:

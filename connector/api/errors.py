@@ -81,7 +81,7 @@ class ConfigError(FatalError):
 
 
 class AuthenticationError(FatalError):
-    """The cluster, or the schema registry, refused the credentials, or the rights are missing."""
+    """The cluster, the schema registry or the destination refused the credentials, or the rights are missing."""
 
     exit_code = ExitCode.AUTHENTICATION
 

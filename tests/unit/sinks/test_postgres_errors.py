@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from connector import ConfigError, ConnectorError, FatalError, PoisonError, TransientError
+from connector import AuthenticationError, ConfigError, ConnectorError, FatalError, PoisonError, TransientError
 from sinks.postgres import PostgresSettings, PostgresSink
 from tests.unit.sinks.sink_batches import CONTEXT
 
@@ -17,7 +17,8 @@ from tests.unit.sinks.sink_batches import CONTEXT
         # lock timeout, read-only, idle in transaction
         ("08000 08006 40001 40P01 53100 53300 57014 57P01 57P02 57P03 57P05 58030 55P03 25006 25P03", TransientError),
         ("22001 22003 22P02 22P05 22021 23502 23505 23514 54000 P0001 44000", PoisonError),  # data, constraint, limit
-        ("28000 28P01 3D000 42501 42P01 42804 XX000", FatalError),  # user, database, right, table, type, anything else
+        ("28000 28P01 42501", AuthenticationError),  # user, password, right
+        ("3D000 42P01 42804 XX000", FatalError),  # database, table, type, anything else
         ("42P10", ConfigError),  # no such key
     ],
 )

@@ -13,6 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 from connector import (
+    AuthenticationError,
     CloseReason,
     ConfigError,
     ConnectorError,
@@ -328,7 +329,7 @@ def test_a_server_that_cannot_write_now_is_transient_and_the_retry_connects_agai
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
-        ({"user": "nobody_there"}, FatalError),
+        ({"user": "nobody_there"}, AuthenticationError),
         ({"dbname": "no_such_database"}, FatalError),
         ({"port": "1"}, TransientError),
         ({"host": "no-such-host.invalid"}, TransientError),
@@ -344,7 +345,7 @@ def test_what_refuses_a_connection_decides_whether_it_is_tried_again(
     assert type(raised.value) is expected
 
 
-def test_missing_rights_are_fatal(
+def test_missing_rights_are_of_the_class_that_says_so(
     make_sink: Callable[..., PostgresSink], postgres_dsn: str, database: psycopg.Connection[Any]
 ) -> None:
     database.execute("CREATE TABLE records (topic text PRIMARY KEY)")
@@ -355,7 +356,7 @@ def test_missing_rights_are_fatal(
         columns="topic:@topic",
         key_columns="topic",
     )
-    with pytest.raises(FatalError, match="permission denied for table records"):
+    with pytest.raises(AuthenticationError, match="permission denied for table records"):
         sink.write(make_batch(b""))
     database.execute("DROP ROLE reader")
 
