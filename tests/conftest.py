@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import zlib
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from connector.testing.embedded import EmbeddedBroker
 from tests.support.apicurio import running_registry
 from tests.support.kafka import GROUP_PROTOCOLS, Kafka, running_kafka
 from tests.support.postgres import Postgres, running_postgres
-from tests.support.process import ServerUnavailableError
+from tests.support.process import fail_if_unavailable
 from tests.support.prometheus import find_prometheus
 from tests.support.promtool import find_promtool
 
@@ -74,7 +73,7 @@ def embedded() -> Iterator[EmbeddedBroker]:
 def kafka(pytestconfig: pytest.Config) -> Iterator[Kafka]:
     """A real Apache Kafka, one for the whole run: use topics and groups of your own."""
     with contextlib.ExitStack() as stack:
-        with _fail_if_unavailable():
+        with fail_if_unavailable():
             cluster = stack.enter_context(running_kafka())
         pytestconfig.stash[_SERVERS].append(cluster.description)
         yield cluster
@@ -84,7 +83,7 @@ def kafka(pytestconfig: pytest.Config) -> Iterator[Kafka]:
 def postgres(pytestconfig: pytest.Config) -> Iterator[Postgres]:
     """A real PostgreSQL, one for the whole run."""
     with contextlib.ExitStack() as stack:
-        with _fail_if_unavailable():
+        with fail_if_unavailable():
             server = stack.enter_context(running_postgres())
         pytestconfig.stash[_SERVERS].append(server.description)
         yield server
@@ -94,7 +93,7 @@ def postgres(pytestconfig: pytest.Config) -> Iterator[Postgres]:
 def registry(pytestconfig: pytest.Config) -> Iterator[str]:
     """The URL of a real schema registry, one for the whole run: use subjects of your own."""
     with contextlib.ExitStack() as stack:
-        with _fail_if_unavailable():
+        with fail_if_unavailable():
             url, description = stack.enter_context(running_registry())
         pytestconfig.stash[_SERVERS].append(description)
         yield url
@@ -110,22 +109,12 @@ def postgres_dsn(postgres: Postgres) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def promtool() -> str:
     """The path of Prometheus' checker."""
-    with _fail_if_unavailable():
+    with fail_if_unavailable():
         return find_promtool()
 
 
 @pytest.fixture(scope="session")
 def prometheus_program() -> str:
     """The path of a Prometheus server, which `running_prometheus` starts."""
-    with _fail_if_unavailable():
+    with fail_if_unavailable():
         return find_prometheus()
-
-
-@contextlib.contextmanager
-def _fail_if_unavailable() -> Iterator[None]:
-    try:
-        yield
-    except ServerUnavailableError as error:
-        if os.environ.get("CONNECTOR_TEST_ALLOW_SKIP") == "1":
-            pytest.skip(str(error))
-        pytest.fail(f"{error}; CONNECTOR_TEST_ALLOW_SKIP=1 skips such tests", pytrace=False)

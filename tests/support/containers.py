@@ -127,13 +127,14 @@ class Container:
             AssertionError: It did not end with 0.
         """
         code, output = self._container.exec(list(command))
-        text = output.decode(errors="replace")
+        text: str = output.decode(errors="replace")
         assert code == 0, f"{command} ended with {code}:\n{text}"
         return text
 
     def log(self) -> str:
         """Return what it has printed since it was made."""
-        return bytes(self._container.get_wrapped_container().logs()).decode(errors="replace")
+        output: bytes = self._container.get_wrapped_container().logs()
+        return output.decode(errors="replace")
 
     def _exit_code(self) -> int:
         return int(self.state["ExitCode"])

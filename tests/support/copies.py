@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 TABLE = "records"
 ADMIN_PORT = 9464
+MEMORY = "256m"
 
 
 class ContainerCopy(Container):
@@ -37,7 +38,6 @@ class ContainerCopy(Container):
         settings: Mapping[str, str],
         *,
         mounts: Mapping[Path, str] | None = None,
-        memory: str = "256m",
     ) -> None:
         [port] = free_ports(1)
         self.admin = f"http://127.0.0.1:{port}"
@@ -51,8 +51,8 @@ class ContainerCopy(Container):
                 "read_only": True,
                 "cap_drop": ["ALL"],
                 "security_opt": ["no-new-privileges"],
-                "mem_limit": memory,
-                "memswap_limit": memory,
+                "mem_limit": MEMORY,
+                "memswap_limit": MEMORY,
             },
         )
 
@@ -114,12 +114,13 @@ class Stand:
         self._copies = contextlib.ExitStack()
         kafka.group_config(self.group, {"consumer.session.timeout.ms": "6000"})
         self.inner_dsn = make_conninfo(dsn, host="postgres", port=5432)
-        self.settings = {
+        self._settings = {
             "CONNECTOR_BOOTSTRAP_SERVERS": "kafka:9094",
             "CONNECTOR_GROUP_ID": self.group,
             "CONNECTOR_TOPICS": self.topic,
             "CONNECTOR_COMMIT_INTERVAL": "500ms",
-            "CONNECTOR_KAFKA_TOPIC_METADATA_REFRESH_INTERVAL_MS": "1000",
+        }
+        self._sink = {
             "CONNECTOR_SINK": "postgres",
             "CONNECTOR_SINK_DSN_FILE": "/run/secrets/dsn",
             "CONNECTOR_SINK_TABLE": TABLE,
@@ -142,17 +143,16 @@ class Stand:
         self,
         settings: Mapping[str, str] | None = None,
         *,
+        sink: Mapping[str, str] | None = None,
         image: str | None = None,
         mounts: Mapping[Path, str] | None = None,
-        memory: str = "256m",
     ) -> ContainerCopy:
-        """Start a copy, which is removed with the stand."""
+        """Start a copy, which is removed with the stand; `sink` takes the place of the settings for the table."""
         copy = ContainerCopy(
             image or self._image,
             self._network,
-            {**self.settings, **(settings or {})},
+            {**self._settings, **(sink or self._sink), **(settings or {})},
             mounts={**self.secret("dsn", self.inner_dsn), **(mounts or {})},
-            memory=memory,
         )
         return self._copies.enter_context(copy)
 

@@ -22,3 +22,21 @@ def _succeeds(*command: str, timeout: float) -> bool:
         return subprocess.run(command, capture_output=True, check=False, timeout=timeout).returncode == 0
     except subprocess.TimeoutExpired:
         return False
+
+
+def docker(*arguments: str, timeout: float = 120) -> str:
+    """Run a command of the Docker client and return what it printed.
+
+    Raises:
+        AssertionError: It did not end with 0.
+    """
+    done = subprocess.run(
+        ["docker", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=timeout,
+    )
+    assert done.returncode == 0, f"docker {' '.join(arguments)} ended with {done.returncode}:\n{done.stdout}"
+    return done.stdout

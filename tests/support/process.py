@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import signal
 import socket
 import subprocess
@@ -11,8 +12,10 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -25,6 +28,17 @@ class ServerUnavailableError(Exception):
 
 class ServerFailedError(Exception):
     """A server was there to be used, but did not start or stop; the text ends with its log."""
+
+
+@contextlib.contextmanager
+def fail_if_unavailable() -> Iterator[None]:
+    """Fail the test that needs a server that cannot be had; skip it under `CONNECTOR_TEST_ALLOW_SKIP=1`."""
+    try:
+        yield
+    except ServerUnavailableError as error:
+        if os.environ.get("CONNECTOR_TEST_ALLOW_SKIP") == "1":
+            pytest.skip(str(error))
+        pytest.fail(f"{error}; CONNECTOR_TEST_ALLOW_SKIP=1 skips such tests", pytrace=False)
 
 
 def start_process(
