@@ -6,7 +6,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install test check broker bench-smoke image docs lint format
+.PHONY: help demo install test check broker e2e bench-smoke image docs lint format
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -16,14 +16,17 @@ demo: .venv/.installed ## see it work: embedded broker, real connector processes
 
 install: .venv/.installed-dev ## make .venv with everything that development needs
 
-test: lint ## lint, types, import rules and all tests, each scenario with one group protocol
-	$(BIN)/pytest
+test: lint ## lint, types, import rules and all tests outside containers, each scenario with one group protocol
+	$(BIN)/pytest -m "not containers"
 
 check: lint ## lint, types, import rules and the tests that need no broker
-	$(BIN)/pytest -m "not kafka and not postgres and not embedded and not promtool and not registry"
+	$(BIN)/pytest -m "not kafka and not postgres and not embedded and not promtool and not registry and not containers"
 
 broker: .venv/.installed-dev ## the scenarios on a real Kafka, each with every group protocol
 	$(BIN)/pytest tests/broker -m kafka --all-protocols
+
+e2e: .venv/.installed-dev ## the image and compose on Kafka and PostgreSQL containers; needs Docker
+	$(BIN)/pytest tests/e2e -m containers
 
 bench-smoke: .venv/.installed-dev ## the first speed marks against a bare client loop
 	$(BIN)/python -m bench.smoke
