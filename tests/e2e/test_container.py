@@ -87,7 +87,7 @@ def test_secrets_in_files_are_in_no_log_no_answer_and_no_inspection(
     assert "CONNECTOR_SINK_DSN" in shown["/config"]
     assert copy.stop() == 0
     shown |= {"log": copy.log(), "inspect": json.dumps(copy.inspect())}
-    assert copy.events("exit")
+    assert copy.events("run_ended")
     for secret in (token, str(password), kafka_container.sasl_password):
         assert [place for place, text in shown.items() if secret in text] == []
 
@@ -96,8 +96,8 @@ def _reason(copy: ContainerCopy, secret: str) -> str:
     """Return what the one line about the end says of a copy that has to end with 3, and never shows its secret."""
     assert copy.wait(60) == 3, copy.log()
     assert secret not in copy.log()
-    [line] = copy.events("exit")
-    assert (line["level"], line["code"]) == ("error", 3)
+    [line] = copy.events("run_ended")
+    assert (line["level"], line["exit_code"]) == ("error", 3)
     return str(line["reason"])
 
 

@@ -110,7 +110,7 @@ def test_a_broker_that_is_started_again_costs_no_restart_and_no_record(
         copy.wait_for("it writes again", lambda: stand.rows() > before)
         record_property("seconds until it writes again", round(time.monotonic() - back, 1))
         _end(stand, traffic, copy)
-    assert len(copy.events("starting")) == 1
+    assert len(copy.events("run_started")) == 1
     record_property("rows", traffic.produced)
 
 
@@ -132,5 +132,5 @@ def test_a_database_that_is_away_for_30_s_costs_no_restart_and_no_record(
         record_property("seconds until it writes again", round(time.monotonic() - back, 1))
         assert copy.state["Health"]["Status"] == "healthy"
         _end(stand, traffic, copy)
-    assert len(copy.events("starting")) == 1
+    assert len(copy.events("run_started")) == 1
     record_property("rows", traffic.produced)
