@@ -22,8 +22,9 @@ test: lint ## lint, types, import rules and all tests outside containers, each s
 check: lint ## lint, types, import rules and the tests that need no broker
 	$(BIN)/pytest -m "not kafka and not postgres and not embedded and not promtool and not registry and not containers"
 
+broker: PROTOCOLS = all
 broker: .venv/.installed-dev ## the scenarios on a real Kafka, each with every group protocol
-	$(BIN)/pytest tests/broker -m kafka --all-protocols
+	$(BIN)/pytest tests/broker -m kafka --protocols $(PROTOCOLS)
 
 e2e: .venv/.installed-dev ## the image and compose on Kafka and PostgreSQL containers; needs Docker
 	$(BIN)/pytest tests/e2e -m containers

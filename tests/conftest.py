@@ -24,7 +24,10 @@ _SERVERS = pytest.StashKey[list[str]]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--all-protocols", action="store_true", help="run each test of group_protocol with every group protocol"
+        "--protocols",
+        choices=("one", "all", "others"),
+        default="one",
+        help="run each test of group_protocol with one group protocol, with all, or with those that `one` leaves out",
     )
 
 
@@ -33,20 +36,24 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give `group_protocol` all protocols, or one: the first that the test's mark names, else by a hash of its id.
+    """Give `group_protocol` the protocols that `--protocols` asks for.
 
-    The hash spreads the tests over the protocols, and stays the same from run to run.
+    The one is chosen by a hash of the test's id, which spreads the tests over the protocols and stays the same.
     """
     if "group_protocol" not in metafunc.fixturenames:
         return
-    if metafunc.config.getoption("--all-protocols"):
-        chosen: tuple[str, ...] = GROUP_PROTOCOLS
-    elif mark := metafunc.definition.get_closest_marker("protocols"):
-        chosen = mark.args[:1]
-    else:
-        number = zlib.crc32(metafunc.definition.nodeid.encode()) % len(GROUP_PROTOCOLS)
-        chosen = (GROUP_PROTOCOLS[number],)
+    one = GROUP_PROTOCOLS[zlib.crc32(metafunc.definition.nodeid.encode()) % len(GROUP_PROTOCOLS)]
+    others = tuple(protocol for protocol in GROUP_PROTOCOLS if protocol != one)
+    chosen = {"one": (one,), "others": others, "all": GROUP_PROTOCOLS}[metafunc.config.getoption("--protocols")]
     metafunc.parametrize("group_protocol", chosen, indirect=True)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what `--protocols one` runs just the same."""
+    if config.getoption("--protocols") == "others":
+        other = [item for item in items if "group_protocol" in getattr(item, "fixturenames", ())]
+        config.hook.pytest_deselected(items=[item for item in items if item not in other])
+        items[:] = other
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

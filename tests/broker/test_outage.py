@@ -71,7 +71,7 @@ def _wait_until_all_lanes_retry(copy: ConnectorProcess) -> None:
 def test_a_stopped_database_costs_no_rebalance_no_record_and_no_repeat_and_is_used_again_within_two_backoffs(
     kafka: Kafka, group_protocol: str, database: LocalPostgres, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
-    is_long = pytestconfig.getoption("--all-protocols") and group_protocol == "consumer"
+    is_long = pytestconfig.getoption("--protocols") != "one" and group_protocol == "consumer"
     seconds = 60 if is_long else 15
     topic = kafka.create_topic(partitions=PARTITIONS)
     settings = _settings(kafka, group_protocol, topic, database)
