@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from connector.api.arrow import record_batch
 from connector.api.arrow_fields import AvroRecord, field_batch
+from connector.api.errors import PoisonError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -66,6 +67,7 @@ class Batch:
 
         Raises:
             KeyError: No such column.
+            PoisonError: A `timestamp` after the year 9999.
         """
         if name in self.decoded:
             return self.decoded[name]
@@ -157,10 +159,13 @@ def _timestamps_ms(messages: Sequence[Message]) -> list[int | None]:
 
 def _timestamps(messages: Sequence[Message]) -> list[datetime | None]:
     # Arithmetic, since datetime.fromtimestamp goes through a float and loses the last digits.
-    return [
-        None if milliseconds is None else _EPOCH_START + timedelta(milliseconds=milliseconds)
-        for milliseconds in _timestamps_ms(messages)
-    ]
+    try:
+        return [
+            None if milliseconds is None else _EPOCH_START + timedelta(milliseconds=milliseconds)
+            for milliseconds in _timestamps_ms(messages)
+        ]
+    except OverflowError as error:
+        raise PoisonError("a timestamp is after the year 9999: its producer seems to count smaller units") from error
 
 
 _COLUMNS: dict[str, Callable[[Sequence[Message]], Sequence[Any]]] = {

@@ -206,7 +206,7 @@ def _anchors(page: Path) -> set[str]:
 @cache
 def settings() -> frozenset[str]:
     models: list[tuple[str, type[Settings]]] = [(PREFIX, ConnectorSettings), (SINK_PREFIX, guide_sink().settings_type)]
-    models.append((transform_prefix("mask"), guide_transform_settings()))
+    models.append((transform_prefix("stars"), guide_transform_settings()))
     for each in Plugins().installed():
         if each.loaded is not None:
             prefix = SINK_PREFIX if each.kind is SINK else transform_prefix(each.name)
@@ -218,8 +218,8 @@ def settings() -> frozenset[str]:
 def guide_transform_settings() -> type[Settings]:
     text = code_blocks(ROOT / "docs/guides/write-a-transform.md", "python")[0]
     with tempfile.TemporaryDirectory() as directory:
-        Path(directory, "mask.py").write_text(text, encoding="utf-8")
-        return Plugins(Path(directory)).load(TRANSFORM, "mask").settings_type
+        Path(directory, "stars.py").write_text(text, encoding="utf-8")
+        return Plugins(Path(directory)).load(TRANSFORM, "stars").settings_type
 
 
 def is_setting(name: str) -> bool:

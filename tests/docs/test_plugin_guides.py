@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,9 @@ from confluent_kafka import Message
 from connector import Batch, BatchMetadata, Epoch, LaneId, Offset, RecordErrors, SinkContext
 from connector.plugins.loader import SINK, TRANSFORM, Plugins
 from connector.runtime.params import Params
+from connector.testing import Record, make_batch
+from transforms.expression import Expression, is_true
+from transforms.mask import parse_path
 
 if TYPE_CHECKING:
     from connector.plugins.loader import Kind
@@ -55,3 +59,26 @@ def test_the_sink_of_the_guide_takes_parameters_and_falls_back_to_defaults(tmp_p
     assert sink._tuning.pause == 0.5
     sink.on_event(params.delete("pause"))
     assert sink._tuning.pause == 0
+
+
+def test_each_expression_of_the_guide_is_true_for_the_record_that_it_shows() -> None:
+    text = (GUIDES / "transforms.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+    record = json.loads(block)
+    headers = [(name, content.encode()) for name, content in record["headers"].items()]
+    batch = make_batch(Record(b"", record["key"].encode(), headers), decoded={"value": [record["value"]]})
+    (seen,) = Expression("@").search(batch)
+    assert seen.keys() == record.keys()
+    (lines,) = re.findall(r"```jmespath\n(.*?)\n```", text, re.DOTALL)
+    for line in lines.splitlines():
+        expression, _, _ = line.partition("   ")
+        assert is_true(Expression(expression).search(batch)[0]), expression
+
+
+def test_each_path_of_the_guide_is_one() -> None:
+    text = (GUIDES / "transforms.md").read_text(encoding="utf-8")
+    table = text.partition("| path | hides |")[2].partition("\n\n")[0]
+    paths = [path for row in re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE) for path in re.findall(r"`(.+?)`", row)]
+    assert len(paths) >= 9
+    for path in paths:
+        parse_path(path)

@@ -150,7 +150,7 @@ def test_sinks_lists_every_installed_sink_with_its_settings(capsys: pytest.Captu
     assert "CONNECTOR_SINK_DSN: secret text; required" in out
     assert "CONNECTOR_SINK_FORMAT: record, value; default record" in out
     assert "filter (sluiceway): " in out
-    assert "CONNECTOR_TRANSFORM_FILTER_PATTERN: text; required" in out
+    assert "CONNECTOR_TRANSFORM_FILTER_EXPRESSION: text; required" in out
     assert out.index("Sinks\n") < out.index("sqlite") < out.index("Transforms\n") < out.index("filter")
 
 

@@ -516,12 +516,12 @@ def test_transforms_run_in_the_order_named_each_with_its_own_settings(directory:
         TRANSFORM_TAG_TEXT="t",
         TRANSFORM_TAG_KEY_FILE=str(tmp_path / "key"),
         TRANSFORM_MORE_TAGS_TEXT="m",
-        TRANSFORM_FILTER_PATTERN=".*",
+        TRANSFORM_FILTER_EXPRESSION="key",
     )
     assert config.sink.__name__ == "Own"
     assert [each.name for each in config.transforms] == ["more-tags", "filter", "tag"]
     more, filtered, tag = (each.settings.model_dump() for each in config.transforms)
-    assert (more["text"], filtered["pattern"], tag["text"]) == ("m", ".*", "t")
+    assert (more["text"], filtered["expression"], tag["text"]) == ("m", "key", "t")
     assert tag["key"].get_secret_value() == "file-key-51"
     assert mask("the key is file-key-51") == "the key is ***"
     assert "file-key-51" not in repr(config)
@@ -538,7 +538,7 @@ def test_a_plugin_directory_and_transforms_may_be_named_by_files(directory: Path
 
 
 def test_an_unknown_transform_is_the_only_problem_whatever_settings_it_has() -> None:
-    assert problem(TRANSFORMS="filtr", TRANSFORM_FILTR_PATTERN="x").startswith(
+    assert problem(TRANSFORMS="filtr", TRANSFORM_FILTR_EXPRESSION="key").startswith(
         "CONNECTOR_TRANSFORMS=filtr: no such transform is installed. Did you mean filter?"
     )
 
@@ -552,19 +552,22 @@ def test_an_unknown_transform_is_the_only_problem_whatever_settings_it_has() -> 
     ],
 )
 def test_a_list_of_transforms_that_cannot_be_meant_is_refused(names: str, words: str) -> None:
-    assert problem(TRANSFORMS=names, TRANSFORM_FILTER_PATTERN="x").startswith(f"CONNECTOR_TRANSFORMS={names} {words}")
+    assert problem(TRANSFORMS=names, TRANSFORM_FILTER_EXPRESSION="key").startswith(
+        f"CONNECTOR_TRANSFORMS={names} {words}"
+    )
 
 
 def test_a_setting_that_no_transform_has_is_told_with_what_there_is() -> None:
-    assert problem(TRANSFORM_FILTER_PATTERN="x") == (
-        "CONNECTOR_TRANSFORM_FILTER_PATTERN: no transform in CONNECTOR_TRANSFORMS has such a setting. "
+    assert problem(TRANSFORM_FILTER_EXPRESSION="key") == (
+        "CONNECTOR_TRANSFORM_FILTER_EXPRESSION: no transform in CONNECTOR_TRANSFORMS has such a setting. "
         "Correct or remove it."
     )
-    assert "Did you mean CONNECTOR_TRANSFORM_FILTER_PATTERN?" in problem(
-        TRANSFORMS="filter", TRANSFORM_FILTER_PATTERN="x", TRANSFORM_FILTER_PATERN="x"
+    assert "Did you mean CONNECTOR_TRANSFORM_FILTER_EXPRESSION?" in problem(
+        TRANSFORMS="filter", TRANSFORM_FILTER_EXPRESSION="key", TRANSFORM_FILTER_EXPRESION="key"
     )
-    assert problem(TRANSFORMS="filter", TRANSFORM_FILTER_PATTERN="[") == (
-        "CONNECTOR_TRANSFORM_FILTER_PATTERN=[ is no regular expression: unterminated character set at position 0."
+    assert problem(TRANSFORMS="filter", TRANSFORM_FILTER_EXPRESSION="value.amount > 10") == (
+        "CONNECTOR_TRANSFORM_FILTER_EXPRESSION=value.amount > 10 is no JMESPath expression: unexpected '10' at column "
+        "16; a number is written in backquotes, as in `10`."
     )
 
 
