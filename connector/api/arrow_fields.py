@@ -62,6 +62,8 @@ def _array(arrow: Any, name: str, values: Sequence[Any], kind: Any) -> Any:
         except (arrow.ArrowException, OverflowError):  # nothing in common
             return arrow.array([json_text(value) for value in values], arrow.string())
     try:
+        if not (arrow.types.is_nested(kind) or arrow.types.is_string(kind)):
+            return arrow.array(values, kind)
         return arrow.array([_fit(arrow, value, kind) for value in values], kind)
     except (arrow.ArrowException, OverflowError) as error:
         raise PoisonError(f"the field {name} does not fit into the Arrow type {kind}: {error}") from error
