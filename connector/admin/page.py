@@ -48,7 +48,7 @@ _SCRIPT = """
 "use strict";
 const POLL_MS = 2000;
 const tone = { running: "good", flowing: "good", starting: "warn", paused: "warn", held_back: "warn", retrying: "bad",
-  draining: "warn", finished: "faint", stopped: "faint", failed: "bad" };
+  awaiting_schema: "bad", draining: "warn", finished: "faint", stopped: "faint", failed: "bad" };
 const at = (id) => document.getElementById(id);
 const none = "\\u2013";
 const count = (value) => value === null ? none : value.toLocaleString("en-US");

@@ -148,7 +148,6 @@ def _lane_status(controller: Controller, lane: Lane, now: float) -> LaneStatus:
         attempts=retry.failures if retry else 0,
         last_error=retry.error if retry else None,
         next_try_seconds=max(0.0, retry.at - now) if retry else None,
-        retry_stage=retry.stage if retry else None,
         reason=_BY_OPERATOR if lane.is_held_back else None,
     )
 
@@ -157,7 +156,7 @@ def _lane_state(lane: Lane, retry: Retry | None, *, has_started: bool) -> LaneSt
     if lane.is_closed:
         return LaneState.DRAINING
     if retry is not None:
-        return LaneState.RETRYING
+        return LaneState.AWAITING_SCHEMA if retry.stage == "decode" else LaneState.RETRYING
     if lane.is_held_back:
         return LaneState.HELD_BACK
     if not has_started:

@@ -435,7 +435,8 @@ class Metrics:
             "lanes",
             "lanes",
             "Lanes by what they do now. starting: the position is not known or not taken up yet; paused: their share of"
-            " the budget is full; held_back: paused by an operator; retrying: after an error of the sink.",
+            " the budget is full; held_back: paused by an operator; retrying: after an error of the sink;"
+            " awaiting_schema: the schema registry does not give a schema.",
             {"state": tuple(state.value for state in LaneState)},
         ),
     ]

@@ -30,7 +30,8 @@ class LaneState(Enum):
     FLOWING = "flowing"
     PAUSED = "paused"  # its share of the memory budget is full
     HELD_BACK = "held_back"  # by an operator
-    RETRYING = "retrying"  # after a transient error: see retry_stage, last_error and next_try_seconds
+    RETRYING = "retrying"  # after a transient error of the sink: see last_error and next_try_seconds
+    AWAITING_SCHEMA = "awaiting_schema"  # the schema registry does not give what its records name; likewise
     DRAINING = "draining"
 
 
@@ -55,7 +56,6 @@ class LaneStatus:
     attempts: int = 0
     last_error: str | None = None
     next_try_seconds: float | None = None
-    retry_stage: str | None = None  # what has failed: "decode" (the schema registry) or "sink"; None: nothing
     reason: str | None = None  # why it takes no records, where that is somebody's decision
 
 

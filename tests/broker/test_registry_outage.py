@@ -116,7 +116,7 @@ def _wait_out(copy: ConnectorProcess, kafka: Kafka, topic: str, end: float, erro
     """Spend an outage: partitions 2 and 3 get a new schema, 0 and 1 go on and are written."""
     _produce(kafka, topic, 2, [2, 3])
     wait_until_copy(
-        copy, "two lanes wait", lambda: sum(lane["retry_stage"] == "decode" for lane in _lanes(copy).values()) == 2
+        copy, "two lanes wait", lambda: sum(lane["state"] == "awaiting_schema" for lane in _lanes(copy).values()) == 2
     )
     while time.monotonic() < end:
         before = _written(copy, topic)
@@ -126,7 +126,7 @@ def _wait_out(copy: ConnectorProcess, kafka: Kafka, topic: str, end: float, erro
         time.sleep(0.5)
     for partition, lane in _lanes(copy).items():
         if partition in (2, 3):
-            assert (lane["state"], lane["retry_stage"]) == ("retrying", "decode")
+            assert lane["state"] == "awaiting_schema"
             assert "the schema registry" in lane["last_error"]
             assert error in lane["last_error"]
             assert lane["attempts"] > 0
@@ -153,7 +153,7 @@ def test_a_rebalance_while_the_registry_is_down_spends_no_drain_timeout_and_repe
         registry.behave = lambda _: time.sleep(3)  # and then says that there is no such schema
         _produce(kafka, topic, 2, [0, 1, 2, 3])
         wait_until_copy(
-            first, "all wait", lambda: sum(lane["retry_stage"] == "decode" for lane in _lanes(first).values()) == 4
+            first, "all wait", lambda: sum(lane["state"] == "awaiting_schema" for lane in _lanes(first).values()) == 4
         )
         with second:
             wait_until_copy(second, "it holds some", lambda: 0 < len(held(second)) < PARTITIONS)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from unittest import mock
 
 from connector import TransientError
 from connector.pipeline.batcher import BatchLimits
+from connector.pipeline.decode import Format
+from connector.pipeline.screen import Screen
 from connector.pipeline.worker import PipelineSettings
 from connector.runtime.snapshot import StatusBoard
 from connector.sink.retry import Backoff
 from tests.support.engine import Engine, KafkaDriver, MemoryDriver
+from tests.support.registry import FakeSchemas, framed
 
 if TYPE_CHECKING:
     from connector import Batch
@@ -106,8 +110,20 @@ def test_lanes_are_counted_by_what_they_do_and_each_is_counted_once() -> None:
         driver.assign(A, B, C)
         engine.until(lambda: shown(driver, "lanes", state="retrying") == 1)
         engine.until(lambda: shown(driver, "lanes", state="flowing") == 2)
-        states = ("starting", "flowing", "paused", "held_back", "retrying", "draining")
+        states = ("starting", "flowing", "paused", "held_back", "retrying", "awaiting_schema", "draining")
         assert sum(shown(driver, "lanes", state=state) or 0 for state in states) == 3
+
+
+def test_a_lane_whose_schema_cannot_be_had_is_not_one_whose_sink_fails() -> None:
+    schemas = FakeSchemas()
+    schemas.find = mock.Mock(side_effect=TransientError("the registry is down"))  # type: ignore[method-assign]
+    screen = Screen(value_format=Format.AVRO, schemas=schemas)
+    driver = MemoryDriver()
+    with watched(driver, replace(NEVER_AGAIN, screen=screen)) as engine:
+        driver.append(A, [0], framed(1, b"a"))
+        driver.assign(A)
+        engine.until(lambda: shown(driver, "lanes", state="awaiting_schema") == 1)
+        assert shown(driver, "lanes", state="retrying") == 0
 
 
 def test_what_a_failing_sink_does_not_take_ages_by_topic_and_is_memory_of_the_sink() -> None:
