@@ -1,4 +1,4 @@
-"""Templates in settings: a path or a table name with placeholders like `{topic}`, `{{` and `}}` for the braces."""
+"""Templates in settings: a path, a table or a topic with placeholders like `{topic}`, `{{` and `}}` for the braces."""
 
 from __future__ import annotations
 

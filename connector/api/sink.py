@@ -7,8 +7,8 @@ any other exception is taken as a bug in the sink and is fatal.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar, get_args, get_origin
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin
 
 from connector.api.event import Event, Input
 from connector.api.settings import Settings
@@ -23,9 +23,18 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=Settings)
 
 
+def _nothing(_: str) -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class SinkContext:
-    """Where a sink instance runs."""
+    """Where a sink instance runs.
+
+    `connection` has the Kafka client properties by which the connector reaches its own cluster, passwords among them,
+    for a sink that writes there: how to connect, and nothing of a consumer. `subscribes` says whether this connector
+    reads a topic of that cluster.
+    """
 
     group_id: str
     pipeline: int = 0  # number of the pipeline in this process
@@ -33,6 +42,8 @@ class SinkContext:
     host: str = "localhost"
     tombstones: Literal["write", "delete"] = "write"  # what a record without a value is to do; others never come
     value_format: str = "bytes"  # CONNECTOR_VALUE_FORMAT: `bytes`, `string`, `json`, …
+    connection: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    subscribes: Callable[[str], bool] = _nothing
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from connector.pipeline.worker import Pipeline, PipelineSettings, Plugins
 from connector.plugins.loader import SINK
 from connector.sink.retry import Backoff
 from connector.source.client_config import admin_properties, client_properties, ignored_topics, is_eager, protocols
+from connector.source.cluster import matches
 from connector.source.position import StartPolicies
 from connector.source.settings import ClientPlan, SourceSettings
 
@@ -105,6 +106,8 @@ class Workshop:
             host=platform.node(),
             tombstones="delete" if settings.tombstones == "delete" else "write",
             value_format=settings.value_format,
+            connection=_connection(self.config),
+            subscribes=partial(_subscribes, settings.topics, ignored_topics(self.config.client)),
         )
 
     def _make_rejects(self) -> Rejects:
@@ -209,6 +212,10 @@ def _path(path: Path | None) -> str | None:
 
 def _secret(secret: Secret | None) -> str | None:
     return None if secret is None else secret.get_secret_value()
+
+
+def _subscribes(subscription: Sequence[str], ignored: Sequence[str], topic: str) -> bool:
+    return matches(subscription, topic) and not matches(ignored, topic)
 
 
 def _connection(config: Config) -> Mapping[str, Any]:
