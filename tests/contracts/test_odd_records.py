@@ -1,7 +1,7 @@
 """What each built-in sink writes of odd records under each format is what docs/guides/formats.md says (INV-12).
 
 A sink that is new needs a row in the page's last table and a case here: what it wrote, in the page's words. The page's
-words are what the destination itself shows, as a JSON text or an SQL literal.
+words are what the destination itself shows, as a JSON text, an SQL literal or a Python literal.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ import orjson
 import psycopg
 import pytest
 
-from connector import Secret, Settings, Sink
+from connector import Secret, Settings, Sink, SinkContext
 from connector.pipeline.decode import Format
 from connector.pipeline.screen import Screen
 from sinks.file import FileSettings, FileSink
+from sinks.kafka import KafkaSettings, KafkaSink
 from sinks.null import NullSink
 from sinks.postgres import PostgresSettings, PostgresSink
 from sinks.sqlite import SqliteSettings, SqliteSink
 from sinks.stdout import StdoutSettings, StdoutSink
+from tests.support.kafka_topics import read_topic
 from tests.support.registry import FakeSchemas, framed
 from tests.unit.sinks.sink_batches import CONTEXT, Record, make_batch
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from connector import Batch
+    from tests.support.kafka import Kafka
 
 Cells: TypeAlias = "dict[str, str]"  # by field of the record
 Case: TypeAlias = "Callable[[Batch, Path, pytest.FixtureRequest], Sequence[Cells]]"
@@ -117,6 +120,22 @@ def _postgres(batch: Batch, tmp_path: Path, request: pytest.FixtureRequest) -> S
     return [dict(zip(FIELDS, map(_code, row), strict=True)) for row in rows]
 
 
+def _kafka(batch: Batch, tmp_path: Path, request: pytest.FixtureRequest) -> Sequence[Cells]:
+    kafka: Kafka = request.getfixturevalue("kafka")
+    topic = kafka.create_topic()
+    context = SinkContext("group", connection={"bootstrap.servers": kafka.bootstrap_servers})
+    _write(KafkaSink(KafkaSettings(topic=topic), context), batch)
+    return [
+        {
+            "key": _code(repr(record.key)),
+            "value": _code(repr(record.value)),
+            "headers": _code(repr(record.headers)),
+            "timestamp": _code(repr(record.timestamp[1])),
+        }
+        for record in read_topic(kafka, topic)
+    ]
+
+
 CASES: dict[str, Case] = {
     "null": _null,
     "stdout": _stdout,
@@ -124,8 +143,9 @@ CASES: dict[str, Case] = {
     "file, `format=value`": _bare_values,
     "sqlite": _sqlite,
     "postgres": _postgres,
+    "kafka": _kafka,
 }
-SERVERS = {"postgres": pytest.mark.postgres}
+SERVERS = {"postgres": pytest.mark.postgres, "kafka": pytest.mark.kafka}
 
 
 def _table(first: str) -> dict[str, list[str]]:
