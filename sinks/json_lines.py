@@ -1,4 +1,4 @@
-"""Records as lines, the form that the `file` and `stdout` sinks write."""
+"""Records as lines, the form that the `file`, `stdout` and `http` sinks write."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import orjson
 
 from connector import PoisonError, json_default
-from sinks.values import convert, iso_timestamps, position, readable, to_bytes
+from sinks.values import convert, iso_timestamps, position, readable, to_bytes, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +30,28 @@ def to_lines(batch: Batch, line_format: LineFormat) -> bytes | bytearray:
         PoisonError: A value that JSON cannot express, or, as a bare value, one with a line break in it.
     """
     return _record_lines(batch) if line_format == "record" else _value_lines(batch)
+
+
+def to_json_values(batch: Batch) -> bytes:
+    """Return one line for each record, in order: its value alone, as JSON without line breaks; null for none.
+
+    Raises:
+        PoisonError: A value that is not JSON, or that JSON cannot express.
+    """
+    lines = convert(batch, batch.column("value"), to_json if "value" in batch.decoded else _json_text)
+    lines.append(b"")
+    return b"\n".join(lines)
+
+
+def _json_text(value: bytes | None) -> bytes:
+    if value is None:
+        return b"null"
+    try:
+        orjson.loads(value)
+    except orjson.JSONDecodeError as error:
+        raise ValueError(f"its value is not JSON ({error}). CONNECTOR_SINK_FORMAT=record takes any value") from error
+    # Within strings a line break is written \\n, so what is replaced is only space.
+    return value.replace(b"\n", b" ").replace(b"\r", b" ")
 
 
 def _record_lines(batch: Batch) -> bytearray:

@@ -30,8 +30,8 @@ class Delivery:
     """Moves flights on.
 
     `settled` is called, from any thread, with what an asynchronous sink says of a part; `answered`, on the pipeline's,
-    with whether the destination has answered: poison is an answer, a transform's or the dead letter topic's failure is
-    none.
+    with why the destination has not answered, or None if it has: poison is an answer, a transform's or the dead letter
+    topic's failure is none.
 
     `runner` and `transforms` are replaced between batches when a plugin is reloaded.
     """
@@ -45,7 +45,7 @@ class Delivery:
         watch: Stopwatch,
         *,
         settled: Callable[[Settled], None],
-        answered: Callable[[bool], None],
+        answered: Callable[[TransientError | None], None],
     ) -> None:
         self.runner = runner
         self.transforms = list(transforms)
@@ -157,14 +157,15 @@ class Delivery:
         match error:
             case None:
                 self._written(part.batch)
-                self._answered(True)
+                self._answered(None)
             case PoisonError():
-                self._answered(True)
+                self._answered(None)
             case RecordErrors():
-                is_down = all(isinstance(error.errors.get(i), TransientError) for i in range(len(part.batch)))
-                self._answered(not is_down)
+                later = _later(error.errors)
+                others = len(part.batch) - sum(isinstance(each, TransientError) for each in error.errors.values())
+                self._answered(None if others and not (later and later.retry_after) else later)
             case TransientError():
-                self._answered(False)
+                self._answered(error)
             case _:
                 pass
 
@@ -200,9 +201,8 @@ class Delivery:
         for index, error in errors.items():
             if isinstance(error, PoisonError):
                 self.reject(flight, part, index, self._stage(part), error)
-        transient = next((error for error in errors.values() if isinstance(error, TransientError)), None)
-        if transient is not None:
-            raise transient
+        if (later := _later(errors)) is not None:
+            raise later
 
     def _halve(self, flight: Flight, part: Part, error: PoisonError) -> None:
         batch = part.batch
@@ -212,3 +212,9 @@ class Delivery:
         middle = len(batch) // 2
         flight.parts.appendleft(Part(batch.slice(middle, len(batch)), part.stage))
         flight.parts.appendleft(Part(batch.slice(0, middle), part.stage))
+
+
+def _later(errors: Mapping[int, TransientError | PoisonError]) -> TransientError | None:
+    """Return the transient error that asks for the longest wait, the first one if none asks."""
+    transient = [error for error in errors.values() if isinstance(error, TransientError)]
+    return max(transient, key=lambda error: error.retry_after or 0.0, default=None)

@@ -60,9 +60,10 @@ class Recovery:
             log.warning("decode_retry_scheduled", **_fields(self._pipeline, doing, failures, error, delay))
         return Retry(failures, str(error), time.monotonic() + delay, stage)
 
-    def note_failure(self) -> None:
+    def note_failure(self, error: TransientError) -> None:
         """The sink failed transiently, for whatever lane."""
-        if self._breaker.failed(time.monotonic()):
+        self._last_error = str(error)
+        if self._breaker.failed(time.monotonic(), error.retry_after):
             self._metrics.breaker_opens.inc()
             seconds = (self._breaker.retry_at or 0.0) - time.monotonic()
             log.warning(
@@ -88,7 +89,7 @@ class Recovery:
                 self._breaker.begin_probe(now)
                 return None
             except TransientError as error:
-                self.note_failure()
+                self.note_failure(error)
                 reason = str(error)
         return Retry(before.failures if before else 0, reason, self._breaker.retry_at or now)
 

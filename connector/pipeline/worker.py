@@ -575,10 +575,10 @@ class Pipeline:
             self._try_at(work, obstacle)
         return obstacle is None
 
-    def _answered(self, is_success: bool) -> None:
+    def _answered(self, error: TransientError | None) -> None:
         """The destination has answered, or has failed to; an answer that closes the breaker wakes every lane."""
-        if not is_success:
-            self._recovery.note_failure()
+        if error is not None:
+            self._recovery.note_failure(error)
             return
         if not self._recovery.note_success():
             return

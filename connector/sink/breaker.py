@@ -46,11 +46,14 @@ class Breaker:
         self.retry_at = None
         return was_open
 
-    def failed(self, now: float) -> bool:
-        """Note a transient failure; true if that has opened it, or opened it again."""
+    def failed(self, now: float, retry_after: float | None = None) -> bool:
+        """Note a transient failure; true if that has opened it, or opened it again.
+
+        A destination that asks to be left alone for `retry_after` seconds has that from every lane, so at once.
+        """
         self._failures += 1
-        if self._failures < self._threshold and not self.is_open:
+        if self._failures < self._threshold and not self.is_open and not retry_after:
             return False
         self._opened += 1
-        self.retry_at = now + self._backoff.delay(self._opened)
+        self.retry_at = now + self._backoff.delay(self._opened, retry_after)
         return True

@@ -169,6 +169,7 @@ def configure(level: str = "info", format: str = "auto") -> None:  # noqa: A002 
     if _handler not in root.handlers:
         root.addHandler(_handler)
     _let_through(number)
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells each request with its whole URL, secrets and all
     structlog.configure(
         processors=_PROCESSORS,
         logger_factory=structlog.stdlib.LoggerFactory(),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         "null",
         "stdout",
         "file",
+        "http",
         "sqlite",
         pytest.param("postgres", marks=pytest.mark.postgres),
         pytest.param("postgres with positions", marks=pytest.mark.postgres),
@@ -30,7 +31,12 @@ if TYPE_CHECKING:
 def make_sink(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Sink[Any]]:
     """A sink class from its entry point, with the settings that it cannot do without."""
     name, *abilities = request.param.split(" with ")
-    given: Mapping[str, object] = {"file": {"path": f"{tmp_path}/f"}, "sqlite": {"path": f"{tmp_path}/d"}}.get(name, {})
+    required = {
+        "file": {"path": f"{tmp_path}/f"},
+        "http": {"url": "http://127.0.0.1:9/"},
+        "sqlite": {"path": f"{tmp_path}/d"},
+    }
+    given: Mapping[str, object] = required.get(name, {})
     if name == "postgres":
         given = {"dsn": request.getfixturevalue("postgres_dsn"), "positions": bool(abilities)}
     (point,) = entry_points(group="connector.sinks", name=name)

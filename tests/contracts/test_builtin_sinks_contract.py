@@ -15,15 +15,18 @@ import pytest
 from connector import Secret, Settings
 from connector.testing import SinkContract
 from sinks.file import FileSettings, FileSink
+from sinks.http import HttpSettings, HttpSink
 from sinks.null import NullSink
 from sinks.postgres import PostgresSettings, PostgresSink
 from sinks.sqlite import SqliteSettings, SqliteSink
 from sinks.stdout import StdoutSettings, StdoutSink
+from tests.support.receiver import Receiver, answer
 from tests.unit.sinks.sink_batches import restore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.support.receiver import Handler, Received
 
 _COLUMNS = 'topic, partition, "offset", value, key, headers'
 _JSON_COLUMNS = (
@@ -102,6 +105,59 @@ class TestRotatedFile(TestFile):
     def read_back(self, settings: FileSettings) -> list[tuple[Any, ...]]:
         files = sorted(Path(settings.path).parent.glob("*.jsonl"), key=lambda path: path.stat().st_mtime_ns)
         return [read_line(line) for path in files for line in path.read_bytes().splitlines()]
+
+
+class TestHttp(SinkContract[HttpSettings]):
+    """A server that stores what it is sent."""
+
+    sink_type = HttpSink
+    options: dict[str, Any] = {}  # noqa: RUF012 - read only
+
+    @pytest.fixture(autouse=True)
+    def _server(self) -> Iterator[None]:
+        with Receiver() as self._receiver:
+            yield
+
+    def make_settings(self, tmp_path: Path) -> HttpSettings:
+        return HttpSettings.model_validate({"url": self._receiver.url, **self.options})
+
+    def read_back(self, settings: HttpSettings) -> list[tuple[Any, ...]]:
+        return [read_line(json.dumps(record).encode()) for record in self._receiver.stored]
+
+    @contextlib.contextmanager
+    def outage(self, settings: HttpSettings) -> Iterator[None]:
+        self._receiver.behave = answer(503)
+        yield
+        self._receiver.behave = self._receiver.store
+
+
+class TestHttpThatRefuses(TestHttp):
+    """A server that finds the whole of a request bad for one record in it."""
+
+    bad_value = b"bad"
+    options = {"body": "json", "compression": "gzip"}  # noqa: RUF012 - read only
+
+    @pytest.fixture(autouse=True)
+    def _refusing(self, _server: None) -> None:
+        self._receiver.behave = self._take
+
+    def _take(self, handler: Handler, received: Received) -> None:
+        if any(record["value"] == "bad" for record in received.records):
+            handler.answer(422)
+        else:
+            self._receiver.store(handler, received)
+
+
+class TestHttpWithResults(TestHttpThatRefuses):
+    """A server that stores the others, and says which one it has not."""
+
+    options = {"results": True}  # noqa: RUF012 - read only
+
+    def _take(self, handler: Handler, received: Received) -> None:
+        values = [record["value"] for record in received.records]
+        self._receiver.stored += [record for record in received.records if record["value"] != "bad"]
+        errors = [{"index": index, "error": "bad"} for index, value in enumerate(values) if value == "bad"]
+        handler.answer(200, json.dumps({"errors": errors}).encode())
 
 
 class TestSqlite(SinkContract[SqliteSettings]):

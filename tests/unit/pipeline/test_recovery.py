@@ -19,6 +19,7 @@ from tests.support.engine import Destination, FunctionTransform, RecordingSink
 from tests.support.pipeline import OnePipeline
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from connector import Batch, Sink
@@ -238,7 +239,7 @@ def test_a_lane_that_only_lingers_is_tried_at_a_revocation_behind_an_open_breake
 def test_a_half_open_breaker_asks_and_tells_why_not() -> None:
     recovery = Recovery(Backoff(initial=0.001, maximum=0.001), Metrics(), 0)
     for _ in range(5):
-        recovery.note_failure()
+        recovery.note_failure(TransientError("down"))
     while (obstacle := recovery.obstacle(Retry(3, "down", 0.0), lambda: None)) is not None:
         assert (obstacle.failures, obstacle.error) == (3, "down")
 
@@ -250,3 +251,61 @@ def test_a_half_open_breaker_asks_and_tells_why_not() -> None:
         assert time.monotonic() < deadline
     assert recovery.note_success()
     assert recovery.obstacle(None, still_down) is None, "a closed breaker asks nothing"
+
+
+def _busy(_: object) -> None:
+    raise TransientError("come back later", retry_after=60)
+
+
+def _busy_with_one(_: object) -> None:
+    raise RecordErrors({0: TransientError("locked"), 2: TransientError("come back later", retry_after=60)})
+
+
+@pytest.mark.parametrize("behave", [_busy, _busy_with_one])
+def test_a_destination_that_asks_for_time_has_it_from_every_lane(behave: Callable[[object], None]) -> None:
+    with OnePipeline(PipelineSettings(limits=LIMITS, backoff=Backoff(initial=0.01, maximum=0.02))).running() as bench:
+        bench.destination.behave = behave
+        asked, other = bench.lane(0), bench.lane(1)
+        bench.put(asked, range(3))
+        bench.retrying(asked)
+        bench.put(other, range(3))
+        bench.until(lambda: other.id in bench.pipeline.retries)
+        assert _writes(bench) == 1, "the other lane leaves it alone too"
+        now = time.monotonic()
+        for lane in (asked, other):
+            retry = bench.pipeline.retries[lane.id]
+            assert 50 < retry.at - now <= 60
+            assert "come back later" in retry.error
+
+
+def test_the_time_that_is_asked_for_is_over_when_it_is_over() -> None:
+    with OnePipeline(PipelineSettings(limits=LIMITS, backoff=Backoff(initial=0.01, maximum=0.02))).running() as bench:
+        moments = []
+
+        def busy_once(_: object) -> None:
+            moments.append(time.monotonic())
+            if len(moments) == 1:
+                raise TransientError("come back later", retry_after=0.3)
+
+        bench.destination.behave = busy_once
+        lanes = [bench.lane(partition) for partition in range(2)]
+        for lane in lanes:
+            bench.put(lane, range(3))
+        for lane in lanes:
+            bench.until_written(lane, range(3))
+        assert moments[1] - moments[0] >= 0.3
+        assert bench.pipeline.breaker_opens_until is None
+
+
+@pytest.mark.invariant(2)
+def test_a_revocation_does_not_wait_for_the_time_that_is_asked_for_and_makes_one_attempt() -> None:
+    with OnePipeline(SLOW).running() as bench:
+        bench.destination.behave = _busy
+        lanes = [bench.lane(partition) for partition in range(4)]
+        for lane in lanes:
+            bench.put(lane, range(3))
+            bench.until(lambda: lane.id in bench.pipeline.retries)  # noqa: B023
+        started = time.monotonic()
+        assert bench.stop(*lanes).wait(5)
+        assert time.monotonic() - started < 3
+        assert _writes(bench) == 2

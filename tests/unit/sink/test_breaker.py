@@ -59,3 +59,21 @@ def test_a_success_closes_it_at_once_and_forgets_how_often_it_was_open() -> None
     assert not breaker.is_open
     assert breaker.allows(0.0)
     assert not breaker.failed(0.0), "the count begins anew"
+
+
+def test_a_destination_that_asks_for_time_has_it_at_once_and_no_longer_than_five_minutes() -> None:
+    breaker = Breaker(Backoff(initial=1, maximum=4), threshold=3)
+    assert breaker.failed(100.0, 60.0)
+    assert breaker.retry_at == 160.0
+    assert not breaker.allows(159.9)
+    assert breaker.failed(160.0, 86_400.0)
+    assert breaker.retry_at == 460.0
+    assert breaker.succeeded()
+    assert not breaker.failed(500.0, 0.0), "no time is not asked for"
+
+
+def test_what_is_asked_for_is_the_least_and_the_backoff_counts_where_it_is_longer() -> None:
+    backoff = Backoff(initial=10, maximum=30)
+    assert 8 <= backoff.delay(1, 2.0) <= 10
+    assert backoff.delay(5, 31.0) == 31.0
+    assert backoff.delay(1, None) <= 10
