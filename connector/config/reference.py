@@ -1,6 +1,7 @@
-"""Writes the reference pages from the code: `python -m connector.config.reference docs/reference`.
+"""Writes the reference pages from the code, and the settings in the pages of the built-in sinks beside them.
 
-A test holds the pages in the repository to what this makes.
+`python -m connector.config.reference docs/reference`; `docs/sinks` is found from there. A test holds the pages in the
+repository to what this makes.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from connector.plugins.loader import Kind, Plugin
 
 DISTRIBUTION = "sluiceway"
+_SETTINGS_BEGIN = "<!-- settings -->"
+_SETTINGS_END = "<!-- end of settings, which `make docs` writes -->"
 
 _HEAD = """\
 # Settings
@@ -80,6 +83,25 @@ def pages() -> dict[str, str]:
     }
 
 
+def sink_names() -> list[str]:
+    """Return the names of the built-in sinks; each has the page docs/sinks/NAME.md."""
+    return [each.name for each in _built_in(SINK)]
+
+
+def sink_page(name: str, page: str) -> str:
+    """Return the page of a built-in sink with its settings between the two marks, in place of what is there.
+
+    Raises:
+        ValueError: The page lacks a mark.
+    """
+    (sink,) = (each for each in _built_in(SINK) if each.name == name)
+    before, begin, rest = page.partition(_SETTINGS_BEGIN)
+    _, end, after = rest.partition(_SETTINGS_END)
+    if not begin or not end:
+        raise ValueError(f"the page of {name} lacks {_SETTINGS_BEGIN} or {_SETTINGS_END}")
+    return f"{before}{begin}\n\n{_settings_of(sink, SINK_PREFIX)}\n{end}{after}"
+
+
 def _engine() -> Iterator[str]:
     yield "## The connector\n"
     yield _model_table(ConnectorSettings, PREFIX)
@@ -90,6 +112,7 @@ def _sinks() -> Iterator[str]:
     yield "`CONNECTOR_SINK` names the sink; `connector sinks` lists the installed ones, those of other makers too.\n"
     for each in _built_in(SINK):
         yield f"### `{each.name}`\n"
+        yield f"What it guarantees, and what happens when it fails: [{each.name}](../sinks/{each.name}.md).\n"
         yield _settings_of(each, SINK_PREFIX)
 
 
@@ -175,9 +198,12 @@ def _capital(text: str) -> str:
 
 
 def main(directory: Path) -> None:
-    """Write all pages into a directory."""
+    """Write all pages into a directory, and the settings into the pages of the sinks in `sinks` beside it."""
     for name, text in pages().items():
         (directory / name).write_text(text, encoding="utf-8")
+    for name in sink_names():
+        path = directory.parent / "sinks" / f"{name}.md"
+        path.write_text(sink_page(name, path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

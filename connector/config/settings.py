@@ -350,7 +350,7 @@ class ConnectorSettings(Settings):
         json_schema_extra={"values": "whole number or `none`"},
     )
     retry_initial: Duration = Field(0.1, gt=0, description="First wait before a retry; it doubles, with jitter.")
-    retry_max: Duration = Field(30.0, gt=0, description="Longest wait before a retry.")
+    retry_max: Duration = Field(30.0, gt=0, description="Longest wait before a retry; the other side may ask for more.")
     admin_address: Annotated[Address, BeforeValidator(_address)] = Field(
         ADMIN_ADDRESS,
         description="Where `/metrics`, `/livez`, `/readyz` and `/status` are served. Port 0 takes a free one.",

@@ -18,16 +18,18 @@ import orjson
 import psycopg
 import pytest
 
-from connector import Secret, Settings, Sink, SinkContext
+from connector import PoisonError, Secret, Settings, Sink, SinkContext
 from connector.pipeline.decode import Format
 from connector.pipeline.screen import Screen
 from sinks.file import FileSettings, FileSink
+from sinks.http import HttpSettings, HttpSink
 from sinks.kafka import KafkaSettings, KafkaSink
 from sinks.null import NullSink
 from sinks.postgres import PostgresSettings, PostgresSink
 from sinks.sqlite import SqliteSettings, SqliteSink
 from sinks.stdout import StdoutSettings, StdoutSink
 from tests.support.kafka_topics import read_topic
+from tests.support.receiver import Receiver
 from tests.support.registry import FakeSchemas, framed
 from tests.unit.sinks.sink_batches import CONTEXT, Record, make_batch
 
@@ -102,6 +104,27 @@ def _bare_values(batch: Batch, tmp_path: Path, request: pytest.FixtureRequest) -
     ]
 
 
+def _http(batch: Batch, tmp_path: Path, request: pytest.FixtureRequest) -> Sequence[Cells]:
+    with Receiver() as receiver:
+        _write(HttpSink(HttpSettings(url=receiver.url, body="json"), CONTEXT), batch)
+        return [_json_cells(orjson.dumps(record)) for record in receiver.stored]
+
+
+def _http_values(batch: Batch, tmp_path: Path, request: pytest.FixtureRequest) -> Sequence[Cells]:
+    cells = []
+    with Receiver() as receiver:
+        for index in range(len(batch)):
+            try:
+                _write(
+                    HttpSink(HttpSettings(url=receiver.url, format="value"), CONTEXT), batch.slice(index, index + 1)
+                )
+                value = _code(receiver.received[-1].body.decode().rstrip("\n"))
+            except PoisonError:
+                value = "poison"
+            cells.append({**KEPT_NOWHERE, "value": value})
+    return cells
+
+
 def _sqlite(batch: Batch, tmp_path: Path, request: pytest.FixtureRequest) -> Sequence[Cells]:
     path = str(tmp_path / "records.db")
     _write(SqliteSink(SqliteSettings(path=path), CONTEXT), batch)
@@ -141,6 +164,8 @@ CASES: dict[str, Case] = {
     "stdout": _stdout,
     "file": _file,
     "file, `format=value`": _bare_values,
+    "http": _http,
+    "http, `format=value`": _http_values,
     "sqlite": _sqlite,
     "postgres": _postgres,
     "kafka": _kafka,
