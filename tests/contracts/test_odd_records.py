@@ -115,9 +115,7 @@ def _http_values(batch: Batch, tmp_path: Path, request: pytest.FixtureRequest) -
     with Receiver() as receiver:
         for index in range(len(batch)):
             try:
-                _write(
-                    HttpSink(HttpSettings(url=receiver.url, format="value"), CONTEXT), batch.slice(index, index + 1)
-                )
+                _write(HttpSink(HttpSettings(url=receiver.url, format="value"), CONTEXT), batch.slice(index, index + 1))
                 value = _code(receiver.received[-1].body.decode().rstrip("\n"))
             except PoisonError:
                 value = "poison"
