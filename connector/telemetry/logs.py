@@ -169,7 +169,8 @@ def configure(level: str = "info", format: str = "auto") -> None:  # noqa: A002 
     if _handler not in root.handlers:
         root.addHandler(_handler)
     _let_through(number)
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells each request with its whole URL, secrets and all
+    for name in ("httpx", "httpcore"):  # they tell each request, with its whole URL, and ten steps of it
+        logging.getLogger(name).setLevel(logging.WARNING)
     structlog.configure(
         processors=_PROCESSORS,
         logger_factory=structlog.stdlib.LoggerFactory(),

@@ -148,7 +148,10 @@ class Receiver:
             self._server = None
 
     def take(self, handler: Handler, received: Received) -> None:
-        """Let the next behaviour answer."""
+        """Let the next behaviour answer; on a connection that is kept when the server stops nobody does."""
+        if self.is_closing.is_set():
+            handler.close_connection = True
+            return
         self.received.append(received)
         behave = self.script.pop(0) if self.script else self.behave
         behave(handler, received)
