@@ -240,7 +240,7 @@ class HttpSink(Sink[HttpSettings]):
         body = bytes(lines) if self.settings.body == "ndjson" else b"[" + lines[:-1].replace(b"\n", b",") + b"]"
         headers = {"Idempotency-Key": self._key(batch, body)}
         if self.settings.compression == "gzip":
-            body = gzip.compress(body, compresslevel=6, mtime=0)
+            body = gzip.compress(body, compresslevel=6)
         url = self.settings.url.format(topic=batch.metadata.topic)
         self._judge(self._request(url, body, headers, span(batch)), len(batch))
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from connector.plugins.loader import Kind
 
-BUILT_IN = {"file", "kafka", "null", "postgres", "sqlite", "stdout"}
+BUILT_IN = {"file", "http", "kafka", "null", "postgres", "sqlite", "stdout"}
 GOOD = "from connector import Sink\nclass Good(Sink):\n    pass\n"
 
 
