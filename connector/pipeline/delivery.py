@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from connector.api.errors import ConnectorError, PoisonError, RecordErrors, TransientError
 from connector.pipeline.messages import Settled
+from connector.pipeline.screen import TOMBSTONE_STAGE, TombstoneError, Tombstones
 from connector.pipeline.work import Part
 from connector.sink.plugin import CrashError
 
@@ -44,6 +45,7 @@ class Delivery:
         metrics: Metrics,
         watch: Stopwatch,
         *,
+        tombstones: Tombstones,
         settled: Callable[[Settled], None],
         answered: Callable[[TransientError | None], None],
     ) -> None:
@@ -52,6 +54,7 @@ class Delivery:
         self._rejects = rejects
         self._metrics = metrics
         self._watch = watch
+        self._tombstones = tombstones
         self._settled = settled
         self._answered = answered
         self._tickets = count()
@@ -141,8 +144,22 @@ class Delivery:
         filtered = len(part.batch) - len(result)
         if filtered > 0:
             self._metrics.filtered_records.labels(part.batch.metadata.topic, transform.name).inc(filtered)
+        if part.stage + 1 == len(self.transforms):
+            result = self._without_tombstones(flight, result)
         if len(result):
             flight.parts.appendleft(Part(result, part.stage + 1))
+
+    def _without_tombstones(self, flight: Flight, batch: Batch) -> Batch:
+        """Leave out unwanted tombstones that transforms have made; those that came are gone by now."""
+        unwanted = self._tombstones.unwanted_in(batch) if "value" in batch.decoded else frozenset()
+        if not unwanted:
+            return batch
+        if self._tombstones is Tombstones.IGNORE:
+            self._metrics.filtered_records.labels(batch.metadata.topic, TOMBSTONE_STAGE).inc(len(unwanted))
+        else:
+            for index in sorted(unwanted):
+                self.reject(flight, Part(batch), index, TOMBSTONE_STAGE, TombstoneError())
+        return batch.select([index for index in range(len(batch)) if index not in unwanted])
 
     def _write(self, part: Part) -> None:
         try:

@@ -17,17 +17,33 @@ if TYPE_CHECKING:
     from connector.api.batch import Batch
 
 
+TOMBSTONE_STAGE = "tombstones"
+"""Where unwanted tombstones end, in dead letters and metrics."""
+
+
 class Tombstones(Enum):
-    """`CONNECTOR_TOMBSTONES`: what a record without a value is."""
+    """`CONNECTOR_TOMBSTONES`: what becomes of a record whose value is null, as the decoder or a transform has left it.
+
+    So the text `null` under `json` is a tombstone, as is the null of Avro; under `bytes` it is four bytes.
+    """
 
     WRITE = "write"  # a record like others
     DELETE = "delete"  # the sink deletes what its key names
     IGNORE = "ignore"
     FAIL = "fail"  # poison
 
+    def unwanted_in(self, batch: Batch) -> frozenset[int]:
+        """Return the indexes of the tombstones that no sink may get."""
+        if self not in (Tombstones.IGNORE, Tombstones.FAIL):
+            return frozenset()
+        return frozenset(index for index, value in enumerate(batch.column("value")) if value is None)
+
 
 class TombstoneError(PoisonError):
     """A record without a value, under `CONNECTOR_TOMBSTONES=fail`."""
+
+    def __init__(self) -> None:
+        super().__init__("the record has no value, and CONNECTOR_TOMBSTONES=fail")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,24 +78,23 @@ class Screen:
             TransientError: A schema cannot be had now; nothing has been decided about any record.
             FatalError: The registry refuses the credentials.
         """
-        poison: dict[int, tuple[str, PoisonError]] = {}
-        ignored: frozenset[int] = frozenset()
-        if self.tombstones in (Tombstones.IGNORE, Tombstones.FAIL):
-            empty = frozenset(index for index, value in enumerate(batch.column("value")) if value is None)
-            if self.tombstones is Tombstones.IGNORE:
-                ignored = empty
-            else:
-                error = TombstoneError("the record has no value, and CONNECTOR_TOMBSTONES=fail")
-                poison = dict.fromkeys(empty, ("tombstones", error))
         decoded: dict[str, Any] = {}
         avro_records: dict[str, Any] = {}
+        undecodable: dict[Part, dict[int, PoisonError]] = {"key": {}, "value": {}}
         formats: tuple[tuple[Part, Format], ...] = (("key", self.key_format), ("value", self.value_format))
         for part, format_ in formats:
             if format_ is not Format.BYTES:
                 found = decode(batch, part, format_, self.schemas)
                 decoded[part], avro_records[part] = found.values, found.avro_records
-                for index, problem in found.problems.items():
-                    if index not in ignored:  # one outcome for each record (INV-8)
-                        poison[index] = ("decode", problem)
+                undecodable[part] = found.problems
         batch.decoded, batch.avro_records = decoded, avro_records
+        poison = {index: ("decode", error) for each in undecodable.values() for index, error in each.items()}
+        ignored: frozenset[int] = frozenset()
+        unwanted = self.tombstones.unwanted_in(batch) - undecodable["value"].keys()
+        if self.tombstones is Tombstones.FAIL:
+            poison |= dict.fromkeys(unwanted, (TOMBSTONE_STAGE, TombstoneError()))
+        else:
+            ignored = unwanted
+            for index in ignored & poison.keys():  # for its key; one outcome for each record (INV-8)
+                del poison[index]
         return Screened(batch, poison, ignored)

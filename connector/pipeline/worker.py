@@ -44,7 +44,7 @@ from connector.pipeline.messages import (
     StopLanes,
 )
 from connector.pipeline.recovery import Recovery
-from connector.pipeline.screen import Screen
+from connector.pipeline.screen import TOMBSTONE_STAGE, Screen
 from connector.pipeline.transform import TransformRunner
 from connector.pipeline.work import Flight, Part, Work, produced_at
 from connector.sink.plugin import CrashError, call_plugin
@@ -285,6 +285,7 @@ class Pipeline:
             self._rejects,
             metrics,
             self._watch,
+            tombstones=self._settings.screen.tombstones,
             settled=self._mailbox.put,
             answered=self._answered,
         )
@@ -556,7 +557,7 @@ class Pipeline:
         flight.failures = 0
         self._set_retry(work, None)
         if screened.ignored:
-            self._metrics.filtered_records.labels(batch.metadata.topic, "tombstones").inc(len(screened.ignored))
+            self._metrics.filtered_records.labels(batch.metadata.topic, TOMBSTONE_STAGE).inc(len(screened.ignored))
         for index, (stage, poison) in screened.poison.items():
             delivery.reject(flight, Part(batch), index, stage, poison)
         rest = screened.rest()

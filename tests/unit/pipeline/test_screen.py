@@ -13,6 +13,7 @@ from connector.pipeline.decode import Format
 from connector.pipeline.messages import Failed
 from connector.pipeline.screen import Screen, Tombstones
 from connector.pipeline.worker import PipelineSettings
+from tests.support.engine import FunctionTransform
 from tests.support.pipeline import FakeLetters, OnePipeline
 
 VALUES = [b"1", None, b"{", b"", None, b"2"]
@@ -110,4 +111,63 @@ def test_a_tombstone_under_fail_ends_with_5_and_says_why() -> None:
         error = bench.find(Failed)[0].error
         assert error.exit_code is ExitCode.POISON
         assert "t[0]@1" in str(error)
+        assert "CONNECTOR_TOMBSTONES=fail" in str(error)
+
+
+# One definition: a tombstone is a record whose value is null, whatever made it so.
+
+NULLS: dict[str, tuple[Format, bytes | None, bool]] = {
+    "no value, bytes": (Format.BYTES, None, True),
+    "no value, string": (Format.STRING, None, True),
+    "no value, json": (Format.JSON, None, True),
+    "null, json": (Format.JSON, b" null ", True),
+    "null, bytes": (Format.BYTES, b"null", False),
+    "null, string": (Format.STRING, b"null", False),
+    "empty, bytes": (Format.BYTES, b"", False),
+    "empty, string": (Format.STRING, b"", False),
+    "empty text, json": (Format.JSON, b'""', False),
+}
+
+
+@pytest.mark.invariant(12)
+@pytest.mark.parametrize("is_made", [False, True], ids=["came so", "made by a transform"])
+@pytest.mark.parametrize("policy", list(Tombstones))
+@pytest.mark.parametrize("name", NULLS)
+def test_every_policy_means_the_same_records_whatever_made_their_value_null(
+    name: str, policy: Tombstones, is_made: bool
+) -> None:
+    value_format, value, is_tombstone = NULLS[name]
+    if is_made:
+        value, is_tombstone = b'"v"', True
+
+    def apply(batch: Batch) -> Batch:
+        values = [None if offset == 1 else each for offset, each in batch.rows("offset", "value")]
+        return batch.with_column("value", values) if is_made else batch
+
+    letters = FakeLetters()
+    settings = PipelineSettings(
+        limits=BatchLimits(linger_seconds=0.0), screen=Screen(value_format=value_format, tombstones=policy)
+    )
+    transforms = [("make", lambda: FunctionTransform(apply)), ("last", lambda: FunctionTransform(lambda batch: batch))]
+    with OnePipeline(settings, rejects=letters.rejects, transforms=transforms).running() as bench:
+        lane = bench.lane()
+        bench.put_messages(lane, _messages([b"1", value, b"2"]))
+        bench.until(lambda: bench.acked(lane) == [0, 1])
+        reaches = not is_tombstone or policy in (Tombstones.WRITE, Tombstones.DELETE)
+        assert bench.destination.offsets(("t", 0)) == ([0, 1, 2] if reaches else [0, 2])
+        written = {o: v for batch in bench.destination.batches for o, v in batch.rows("offset", "value")}
+        assert (written.get(1, b"") is None) == (reaches and is_tombstone)
+        filtered = [bench.metrics.filtered_records.labels("t", each)._value.get() for each in ("make", "tombstones")]
+        assert filtered == [0, is_tombstone and policy is Tombstones.IGNORE]
+        dead = [(letter.origin.offset, letter.value) for letter in letters.confirmed]
+        assert dead == ([(1, value)] if is_tombstone and policy is Tombstones.FAIL else [])
+
+
+def test_a_tombstone_that_a_transform_makes_under_fail_ends_with_5_and_is_named() -> None:
+    transforms = [("make", lambda: FunctionTransform(lambda batch: batch.with_column("value", [None] * len(batch))))]
+    with OnePipeline(_settings(Tombstones.FAIL), transforms=transforms).running() as bench:
+        bench.put_messages(bench.lane(), _messages([b"1"]))
+        bench.until(lambda: bool(bench.find(Failed)))
+        error = bench.find(Failed)[0].error
+        assert error.exit_code is ExitCode.POISON
         assert "CONNECTOR_TOMBSTONES=fail" in str(error)
