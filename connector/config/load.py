@@ -36,7 +36,8 @@ from connector.config.preflight import (
     property_name,
     property_problems,
 )
-from connector.config.settings import ConnectorSettings, environment_name, parse_transforms
+from connector.config.settings import ConnectorSettings, environment_name
+from connector.config.transform_list import TransformChoice, parse_transforms
 from connector.plugins.loader import SINK, TRANSFORM, Plugins
 from connector.source import client_config
 from connector.source.client_config import ClientSettings, probe_client
@@ -62,6 +63,7 @@ class TransformConfig:
     """A transform of `CONNECTOR_TRANSFORMS` and its settings."""
 
     name: str
+    plugin: str
     transform: type[Transform[Any]]
     settings: Settings
 
@@ -139,12 +141,12 @@ def reload_plugin(config: Config, operator_id: str) -> Config:
         return replace(config, sink=sink, sink_settings=settings)
     for index, old in enumerate(config.transforms):
         if old.name == operator_id:
-            transform, prefix = config.plugins.reload(TRANSFORM, old.name), transform_prefix(old.name)
+            transform, prefix = config.plugins.reload_transform(old.plugin), transform_prefix(old.name)
             loading.dropped(old.transform, transform, config.texts, prefix)
             settings = loading.plugin_settings(transform, config.texts, prefix, config.settings.pipelines)
             if loading.problems or settings is None:
                 raise ConfigError("\n".join(loading.problems))
-            new = TransformConfig(old.name, transform, settings)
+            new = TransformConfig(old.name, old.plugin, transform, settings)
             return replace(config, transforms=(*config.transforms[:index], new, *config.transforms[index + 1 :]))
     known = ", ".join([SINK.noun, *(each.name for each in config.transforms)])
     raise ConfigError(f"There is no {operator_id!r} to reload. There are: {known}.")
@@ -179,9 +181,9 @@ class _Loading:
         self._together(settings, client, wrong)
         sink_settings = self.sink_settings(sink, texts, settings)
         configured = [
-            TransformConfig(name, transform, made)
-            for name, transform in (transforms or {}).items()
-            if (made := self.plugin_settings(transform, texts, transform_prefix(name), settings.pipelines))
+            TransformConfig(choice.name, choice.plugin, transform, made)
+            for choice, transform in (transforms or {}).items()
+            if (made := self.plugin_settings(transform, texts, transform_prefix(choice.name), settings.pipelines))
         ]
         warnings = () if self.problems else self._client_together(settings, client)
         if self.problems or sink is None or sink_settings is None:
@@ -239,20 +241,22 @@ class _Loading:
             self.problems.append(str(error))
             return None
 
-    def _transforms(self, layers: list[dict[str, Reading]], plugins: Plugins) -> dict[str, type[Transform[Any]]] | None:
+    def _transforms(
+        self, layers: list[dict[str, Reading]], plugins: Plugins
+    ) -> dict[TransformChoice, type[Transform[Any]]] | None:
         """Find the transforms likewise; None when one is missing, or the list is wrong, which is told later."""
-        found: dict[str, type[Transform[Any]]] = {}
+        found: dict[TransformChoice, type[Transform[Any]]] = {}
         try:
             chosen = find_reading(layers, TRANSFORM.setting)
-            names = parse_transforms(chosen.value) if chosen else ()
+            choices = parse_transforms(chosen.value) if chosen else ()
         except (ConfigError, ValueError):
             return None
-        for name in names:
+        for choice in choices:
             try:
-                found[name] = plugins.load(TRANSFORM, name)
+                found[choice] = plugins.load_transform(choice.plugin)
             except ConfigError as error:
                 self.problems.append(str(error))
-        return found if len(found) == len(names) else None
+        return found if len(found) == len(choices) else None
 
     def _resolve(self, layers: list[dict[str, Reading]], plugin: _PluginNames) -> dict[str, Reading]:
         """Return one reading for each setting; a later layer wins."""
@@ -383,18 +387,19 @@ class _PluginNames:
     collisions: tuple[str, ...]
 
     @classmethod
-    def of(cls, sink: type[Sink[Any]] | None, transforms: Mapping[str, type[Transform[Any]]] | None) -> _PluginNames:
+    def of(
+        cls, sink: type[Sink[Any]] | None, transforms: Mapping[TransformChoice, type[Transform[Any]]] | None
+    ) -> _PluginNames:
         """Collect the names of the sink and the transforms that were found."""
         fields: dict[str, FieldInfo] = {}
         if sink is not None:
             fields |= {environment_name(name, SINK_PREFIX): each for name, each in _fields_of(sink)}
         collisions = []
-        for transform_name, transform in (transforms or {}).items():
-            own = {
-                environment_name(name, transform_prefix(transform_name)): each for name, each in _fields_of(transform)
-            }
+        for choice, transform in (transforms or {}).items():
+            prefix = transform_prefix(choice.name)
+            own = {environment_name(name, prefix): each for name, each in _fields_of(transform)}
             collisions += [
-                f"{name} is a setting of two transforms in CONNECTOR_TRANSFORMS. Leave one of them out."
+                f"{name} is a setting of two transforms in CONNECTOR_TRANSFORMS. Give one of them another name."
                 for name in fields.keys() & own.keys()
             ]
             fields |= own

@@ -20,13 +20,13 @@ from connector.config.address import ADMIN_ADDRESS, Address, parse_address
 from connector.config.display import mask_credentials
 from connector.config.environment import PREFIX
 from connector.config.memory import LEAST_BYTES, default_budget_bytes
+from connector.config.transform_list import TransformChoice, parse_transforms
 from connector.source.client_config import DEFAULT_STRATEGY, AssignmentStrategy, ProtocolChoice, probe_client
 from connector.source.position import Start, StartPolicy, parse_start
 from connector.telemetry.metrics import PARTITION_LIMIT, TOPIC_LIMIT
 
 _SERVER = re.compile(r"(\w+://)?([^\s:,/\[\]]+|\[[0-9a-fA-F:]+\])(:\d{1,5})?")
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-_TRANSFORM = re.compile(r"[a-z][a-z0-9_-]*")
 _TOKEN = re.compile(r"[!-~]+")
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 
@@ -69,24 +69,6 @@ def _is_topic(entry: str) -> bool:
         return False
     # Both read it: we to tell which topics are missing, the client to subscribe. It has one syntax for both properties.
     return probe_client({"topic.blacklist": entry}).error is None
-
-
-def parse_transforms(value: str) -> tuple[str, ...]:
-    """Return the names of a comma list of transforms.
-
-    Raises:
-        ValueError: What cannot be a name, or comes twice.
-    """
-    names = tuple(part.strip() for part in value.split(",") if part.strip())
-    wrong = [name for name in names if not _TRANSFORM.fullmatch(name)]
-    if wrong:
-        raise ValueError(f"has {_named(wrong)}, which is no name of a transform (a-z, 0-9, '_', '-')")
-    if "sink" in names:
-        raise ValueError("has 'sink', which means the sink in POST /reload; give the transform another name")
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ValueError(f"has {_named(twice)} more than once; each transform runs once, with one set of settings")
-    return names
 
 
 def _urls(value: object) -> object:
@@ -294,10 +276,11 @@ class ConnectorSettings(Settings):
         30.0,
         description="How long the registry may not know a schema, since it is new; after that the record is poison.",
     )
-    transforms: Annotated[tuple[str, ...], BeforeValidator(_transforms)] = Field(
+    transforms: Annotated[tuple[TransformChoice, ...], BeforeValidator(_transforms)] = Field(
         (),
         description="Transforms between decoder and sink, in this order, with commas between them; `connector sinks` "
-        "lists them.",
+        "lists them. Each is the name of a transform, `module:function`, or either under a name of its own: "
+        "`name=transform`.",
         json_schema_extra={"values": "list"},
     )
     tombstones: Literal["write", "delete", "ignore", "fail"] = Field(
@@ -308,7 +291,7 @@ class ConnectorSettings(Settings):
     sink: str = Field("stdout", min_length=1, description="Name of the sink; `connector sinks` lists them.")
     plugin_dir: Annotated[Path | None, BeforeValidator(_directory)] = Field(
         None,
-        description="Directory with plugins: each `NAME.py` defines one sink or transform.",
+        description="Directory with plugins: each `NAME.py` defines one sink, one transform, or functions of a record.",
         json_schema_extra={"values": "path"},
     )
     state_dir: Path | None = Field(

@@ -28,6 +28,7 @@ from connector.config.later import LATER_NAMES
 from connector.config.load import SINK_PREFIX, TRANSFORM_PREFIX, transform_prefix
 from connector.config.preflight import KAFKA_PREFIX, property_name
 from connector.config.settings import ConnectorSettings, environment_name
+from connector.config.transform_list import parse_transforms
 from connector.plugins.loader import SINK, TRANSFORM, Plugins
 from connector.source.client_config import probe_client, refusal
 from connector.telemetry.metrics import Metrics
@@ -211,8 +212,18 @@ def settings() -> frozenset[str]:
         if each.loaded is not None:
             prefix = SINK_PREFIX if each.kind is SINK else transform_prefix(each.name)
             models.append((prefix, each.loaded.settings_type))
+    models += guide_transforms()
     names = {environment_name(name, prefix) for prefix, model in models for name in model.model_fields}
     return frozenset(names | LATER_NAMES.keys())
+
+
+def guide_transforms() -> list[tuple[str, type[Settings]]]:
+    """Return the transforms that run under names of their own on the page of the built-in ones."""
+    text = (ROOT / "docs/guides/transforms.md").read_text(encoding="utf-8")
+    choices = [
+        choice for line in re.findall("^CONNECTOR_TRANSFORMS=(.*)$", text, re.M) for choice in parse_transforms(line)
+    ]
+    return [(transform_prefix(each.name), Plugins().load(TRANSFORM, each.plugin).settings_type) for each in choices]
 
 
 def guide_transform_settings() -> type[Settings]:

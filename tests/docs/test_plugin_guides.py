@@ -50,6 +50,15 @@ def test_the_transform_of_the_guide_masks_and_names_what_it_cannot(tmp_path: Pat
     assert list(refused.value.errors) == [1]
 
 
+def test_the_function_of_the_guide_runs_as_a_file_of_the_directory(tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (GUIDES / "write-a-transform.md").read_text("utf-8"), re.DOTALL)
+    (tmp_path / "my_rules.py").write_text(blocks[1])
+    keep = Plugins(tmp_path).load_transform("my_rules:keep")
+    transform = keep(keep.settings_type(), SinkContext("g"))
+    transform.open()
+    assert transform.apply(batch_of({"a": 1}, {"test": True})).column("value") == [{"a": 1, "read_from": "t/0"}]
+
+
 def test_the_sink_of_the_guide_takes_parameters_and_falls_back_to_defaults(tmp_path: Path) -> None:
     example = load_example("runtime-parameters.md", SINK, tmp_path)
     sink = example(example.settings_type(), SinkContext("g"))

@@ -12,6 +12,7 @@ from pydantic import field_validator
 from connector import Duration, Field, Secret, Settings, Sink, Size
 from connector.api.errors import ConfigError, ExitCode
 from connector.config.address import Address
+from connector.config.effective import effective_settings
 from connector.config.later import LATER_NAMES, LATER_VALUES
 from connector.config.load import Config, load, reload_plugin
 from connector.config.settings import ConnectorSettings, environment_name
@@ -527,6 +528,36 @@ def test_transforms_run_in_the_order_named_each_with_its_own_settings(directory:
     assert "file-key-51" not in repr(config)
 
 
+def test_a_transform_may_run_twice_under_names_of_its_own_and_a_function_among_them(directory: Path) -> None:
+    (directory / "rules.py").write_text("def keep(record):\n    return True\n")
+    text = "tests=filter, small = filter,rules:keep,other=rules:keep,filter"
+    config = loaded(
+        PLUGIN_DIR=str(directory),
+        TRANSFORMS=text,
+        TRANSFORM_TESTS_EXPRESSION="value.test",
+        TRANSFORM_SMALL_EXPRESSION="value.small",
+        TRANSFORM_FILTER_EXPRESSION="key",
+    )
+    assert [each.name for each in config.transforms] == ["tests", "small", "keep", "other", "filter"]
+    assert [each.settings.model_dump().get("expression") for each in config.transforms] == [
+        "value.test",
+        "value.small",
+        None,
+        None,
+        "key",
+    ]
+    shown = {each.name: each.value for each in effective_settings(config)}
+    assert shown["CONNECTOR_TRANSFORMS"] == "tests=filter,small=filter,rules:keep,other=rules:keep,filter"
+    assert loaded(**{**texts_of(config), "TRANSFORMS": shown["CONNECTOR_TRANSFORMS"]}).transforms[0].name == "tests"
+    new = reload_plugin(config, "other")
+    changed = [old.name for old, each in zip(config.transforms, new.transforms, strict=True) if old is not each]
+    assert changed == ["other"]
+
+
+def texts_of(config: Config) -> dict[str, str]:
+    return {name.removeprefix("CONNECTOR_"): text for name, text in config.texts.items() if name not in REQUIRED}
+
+
 def test_a_plugin_directory_and_transforms_may_be_named_by_files(directory: Path, tmp_path: Path) -> None:
     (tmp_path / "names").write_text("more\n")
     (tmp_path / "dir").write_text(f"{directory}\n")
@@ -547,8 +578,14 @@ def test_an_unknown_transform_is_the_only_problem_whatever_settings_it_has() -> 
     ("names", "words"),
     [
         ("filter,filter", "has 'filter' more than once"),
-        ("sink", "has 'sink', which means the sink"),
-        ("Filter", "has 'Filter', which is no name"),
+        ("a=filter,filter,filter=more", "has 'filter' more than once; give each a name of its own, as in one=filter"),
+        ("sink", "has 'sink', which means the sink in POST /reload"),
+        ("write=filter", "has 'write', which means the sink in dead letters; give the transform another name"),
+        ("Filter", "has 'Filter', which is no transform; write its name"),
+        ("a=b=filter", "has 'a=b=filter', whose name is none"),
+        ("=filter", "has '=filter', whose name is none (a-z, 0-9, '_', '-'); write name=filter"),
+        ("my:Keep", "has 'my:Keep', whose name is none (a-z, 0-9, '_', '-'); write name=my:Keep"),
+        ("my:keep()", "has 'my:keep()', which is no transform"),
     ],
 )
 def test_a_list_of_transforms_that_cannot_be_meant_is_refused(names: str, words: str) -> None:
@@ -575,7 +612,7 @@ def test_a_setting_that_two_transforms_would_share_is_refused(directory: Path) -
     (directory / "more-tags.py").write_text(MORE)
     assert problem(PLUGIN_DIR=str(directory), TRANSFORMS="more,more-tags") == (
         "CONNECTOR_TRANSFORM_MORE_TAGS_TEXT is a setting of two transforms in CONNECTOR_TRANSFORMS. "
-        "Leave one of them out."
+        "Give one of them another name."
     )
 
 

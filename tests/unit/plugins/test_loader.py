@@ -10,6 +10,7 @@ import pytest
 from connector import SinkContext
 from connector.api.errors import ConfigError
 from connector.plugins.loader import SINK, TRANSFORM, Plugin, Plugins
+from connector.testing import make_batch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -204,6 +205,104 @@ def test_a_file_with_the_name_of_an_installed_plugin_is_refused_not_preferred(di
     )
     (directory / "null.py").write_text(TRANSFORM_CODE)  # another kind: no clash
     assert plugins.load(SINK, "null").__name__ == "NullSink"
+
+
+# Functions.
+
+KEEP = """
+SIGN = "{sign}"
+def keep(record):
+    \"\"\"Keep what is signed.\"\"\"
+    return helper(record["value"], SIGN)
+def helper(value, sign):
+    return sign.encode() in value
+def _hidden(record):
+    return True
+"""
+
+
+def offsets(transform: type[Any], *values: bytes) -> list[int]:
+    made = transform(transform.settings_type(), SinkContext("group"))
+    made.open()
+    return list(made.apply(make_batch(*values)).column("offset"))
+
+
+def refused_function(name: str, plugins: Plugins) -> str:
+    with pytest.raises(ConfigError) as error:
+        plugins.load_transform(name)
+    return str(error.value)
+
+
+def test_a_function_is_found_in_the_directory_or_on_the_import_path(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "path").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path / "path"))
+    (tmp_path / "path" / "rules_on_the_path.py").write_text(KEEP.format(sign="p"))
+    (directory / "my-rules.py").write_text(KEEP.format(sign="d"))
+    plugins = Plugins(directory)
+    assert offsets(plugins.load_transform("rules_on_the_path:keep"), b"d", b"p") == [1]
+    assert offsets(plugins.load_transform("my-rules:keep"), b"d", b"p") == [0]
+    (directory / "rules_on_the_path.py").write_text(KEEP.format(sign="d"))
+    assert offsets(plugins.load_transform("rules_on_the_path:keep"), b"d", b"p") == [0], "the directory comes first"
+
+
+def test_functions_of_a_file_are_listed_each_and_named_to_who_asks_for_the_file(directory: Path) -> None:
+    (directory / "rules.py").write_text(KEEP.format(sign="d"))
+    plugins = Plugins(directory)
+    found = {name: plugin for name, plugin in listed(plugins).items() if name.startswith("rules")}
+    assert list(found) == ["rules:keep"], "a helper takes no record"
+    assert (found["rules:keep"].kind, found["rules:keep"].origin) == (TRANSFORM, str(directory / "rules.py"))
+    assert (found["rules:keep"].loaded.__doc__ or "") == "Keep what is signed."
+    assert refused("rules", TRANSFORM, plugins) == (
+        f"CONNECTOR_TRANSFORMS=rules: {directory / 'rules.py'} has functions. Name one of them: rules:keep."
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "words"),
+    [
+        ("def keep(record): return True", "rules:kept", "rules.py has no kept. Did you mean keep?"),
+        ("def keep(): return True", "rules:keep", "cannot be called with one argument; it takes the record."),
+        ("keep = 5", "rules:keep", "CONNECTOR_TRANSFORMS=rules:keep is a int, not a function."),
+        ("import a_module_that_is_missing", "rules:keep", "Install what is missing, or correct the file."),
+        ("def keep(record: ", "rules:keep", "cannot be imported: SyntaxError"),
+        ("raise SystemExit(2)", "rules:keep", "cannot be imported: SystemExit: 2. Correct /"),
+        (
+            "",
+            "no_such_rules:keep",
+            "No module named 'no_such_rules'. Put its file into CONNECTOR_PLUGIN_DIR, or its dir",
+        ),
+    ],
+)
+def test_a_function_that_cannot_be_had_is_told_with_the_way_out(
+    directory: Path, code: str, name: str, words: str
+) -> None:
+    (directory / "rules.py").write_text(code)
+    text = refused_function(name, Plugins(directory))
+    assert text.startswith(f"CONNECTOR_TRANSFORMS={name}")
+    assert words in text
+
+
+def test_a_reload_takes_the_newest_function_of_a_file_and_of_a_module_and_the_old_ones_go_on(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "path").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path / "path"))
+    for name, file in (
+        ("rules:keep", directory / "rules.py"),
+        ("rules_to_reload:keep", tmp_path / "path" / "rules_to_reload.py"),
+    ):
+        file.write_text(KEEP.format(sign="d"))
+        plugins = Plugins(directory)
+        old = plugins.load_transform(name)
+        file.write_text(KEEP.format(sign="pp"))
+        new = plugins.reload_transform(name)
+        assert (offsets(old, b"d", b"pp"), offsets(new, b"d", b"pp")) == ([0], [1])
+        file.write_text("raise RuntimeError('half written')")
+        with pytest.raises(ConfigError, match="half written"):
+            plugins.reload_transform(name)
+        assert offsets(new, b"d", b"pp") == [1]
 
 
 # Reloading.
