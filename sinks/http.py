@@ -51,7 +51,7 @@ except ImportError as missing:
     raise ImportError("the http sink needs httpx: pip install 'sluiceway[http]'") from missing
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from types import TracebackType
     from typing import Self
 
@@ -146,6 +146,10 @@ class HttpSettings(Settings):
     tls_ca_file: str | None = Field(
         default=None, description="PEM file of the authorities that are trusted, in place of the public ones"
     )
+    tls_certificate_file: str | None = Field(
+        default=None, description="PEM file of the certificate that says who we are, with its key unless that is apart"
+    )
+    tls_key_file: str | None = Field(default=None, description="PEM file of that certificate's key, without a password")
     tls_verify: bool = Field(default=True, description="Whether the server has to prove who it is. false: for tests")
 
     def problems(self, pipelines: int) -> list[str]:
@@ -163,10 +167,12 @@ class HttpSettings(Settings):
             )
         if self.password is not None and self.username is None:
             found.append("CONNECTOR_SINK_PASSWORD goes with CONNECTOR_SINK_USERNAME. Set it too.")
-        if (self.tls_ca_file or not self.tls_verify) and self.url.startswith("http://"):
+        if self.tls_key_file is not None and self.tls_certificate_file is None:
+            found.append("CONNECTOR_SINK_TLS_KEY_FILE goes with CONNECTOR_SINK_TLS_CERTIFICATE_FILE. Set it too.")
+        if (self.tls_ca_file or self.tls_certificate_file or not self.tls_verify) and self.url.startswith("http://"):
             found.append(
-                f"CONNECTOR_SINK_URL={self.url.partition('?')[0]} has no TLS. Begin it with https://, or leave out "
-                "CONNECTOR_SINK_TLS_CA_FILE and CONNECTOR_SINK_TLS_VERIFY."
+                f"CONNECTOR_SINK_URL={_shown(self.url)} has no TLS. Begin it with https://, or leave out "
+                "CONNECTOR_SINK_TLS_*."
             )
         return found
 
@@ -209,7 +215,7 @@ class HttpSink(Sink[HttpSettings]):
         """Get ready to connect; the first batch does it.
 
         Raises:
-            ConfigError: The file of trusted authorities cannot be used.
+            ConfigError: A file of certificates cannot be used.
         """
         self.close()
         self._make_client()
@@ -217,7 +223,7 @@ class HttpSink(Sink[HttpSettings]):
     def _make_client(self) -> httpx.Client:
         self._client = httpx.Client(
             headers=_headers(self.settings),
-            verify=_verification(self.settings),
+            verify=_tls(self.settings),
             timeout=self.settings.timeout,
             limits=httpx.Limits(max_connections=1, keepalive_expiry=_KEEP_ALIVE_SECONDS),
         )
@@ -434,17 +440,37 @@ def _secrets(settings: HttpSettings) -> list[str]:
     return sorted((secret for secret in secrets if secret), key=len, reverse=True)
 
 
-def _verification(settings: HttpSettings) -> ssl.SSLContext | bool:
-    if not settings.tls_verify or settings.url.startswith("http://"):
+def _tls(settings: HttpSettings) -> ssl.SSLContext | bool:
+    """Return how a server is trusted, and who we are to it.
+
+    Raises:
+        ConfigError: A file cannot be used.
+    """
+    if settings.url.startswith("http://"):
         return False  # then nobody reads the list of authorities, which takes time
-    if settings.tls_ca_file is None:
-        return True
+    context = httpx.create_ssl_context()
+    authorities, certificate, key = settings.tls_ca_file, settings.tls_certificate_file, settings.tls_key_file
+    with _file_errors("TLS_CA_FILE", authorities):
+        if authorities is not None:
+            context = ssl.create_default_context(cafile=authorities)
+    with _file_errors("TLS_CERTIFICATE_FILE", f"{certificate}, with {key or 'its own key'},"):
+        if certificate is not None:
+            # Asked for a password by the library, the process would wait for a terminal.
+            context.load_cert_chain(certificate, key, password="")
+    if not settings.tls_verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+@contextlib.contextmanager
+def _file_errors(setting: str, value: str | None) -> Iterator[None]:
     try:
-        return ssl.create_default_context(cafile=settings.tls_ca_file)
-    except OSError as error:  # also what is wrong with its content
+        yield
+    except OSError as error:  # also what is wrong with the content of a file
         raise ConfigError(
-            f"CONNECTOR_SINK_TLS_CA_FILE={settings.tls_ca_file} cannot be used: {error.strerror or error}. Name a PEM "
-            "file of certificates that this user may read."
+            f"CONNECTOR_SINK_{setting}={value} cannot be used: {error.strerror or error}. Name a PEM file that this "
+            "user may read."
         ) from error
 
 

@@ -408,7 +408,7 @@ EVENTS: tuple[LogEvent, ...] = (
         "breaker_opened",
         SINKS,
         ("warning",),
-        "The sink has failed again and again, and is left alone for a while.",
+        "The sink has failed again and again, or its destination asks for time; it is left alone for so long.",
         "Mend what the error names; then it goes on by itself.",
         ("pipeline", "error", "open_seconds"),
     ),

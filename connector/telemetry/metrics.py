@@ -318,7 +318,9 @@ class Metrics:
     breaker_opens: Annotated[
         Counter,
         Declared(
-            "sink_breaker_opens", "times", "Times that the circuit breaker of a sink opened, failed probes included."
+            "sink_breaker_opens",
+            "times",
+            "Times that the circuit breaker of a sink opened. Failed probes and destinations that ask for time count.",
         ),
     ]
     pipeline_restarts: Annotated[

@@ -3,6 +3,7 @@ it, nobody leaves the group for it, and whoever keeps the keys of requests has e
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from itertools import pairwise
@@ -162,3 +163,46 @@ def test_a_rebalance_while_the_server_wants_to_be_left_alone_does_not_wait_for_t
     assert drains
     assert sum(drains) < 5
     assert verdict.lost == (), str(verdict)
+
+
+def test_records_that_the_server_names_become_dead_letters_and_no_others(
+    kafka: Kafka, group_protocol: str, tmp_path: Path
+) -> None:
+    topic = kafka.create_topic(partitions=1)
+    kafka.produce(topic, [b"bad" if number % 100 == 7 else b"good" for number in range(1000)], partition=0)
+    with Ledger() as receiver:
+
+        def store_the_good_ones(handler: Handler, received: Received) -> None:
+            records = received.records
+            receiver.written.update(
+                (each["topic"], each["partition"], each["offset"]) for each in records if each["value"] == "good"
+            )
+            errors = [{"index": at, "error": "bad"} for at, each in enumerate(records) if each["value"] == "bad"]
+            handler.answer(207, json.dumps({"errors": errors}).encode())
+
+        receiver.behave = store_the_good_ones
+        settings = {**_settings(kafka, group_protocol, topic, receiver), "CONNECTOR_SINK_RESULTS": "true"}
+        with ConnectorProcess("copy", tmp_path, settings) as copy:
+            wait_until_committed(kafka, settings["CONNECTOR_GROUP_ID"], [topic])
+            assert copy.terminate() == 0
+    verdict = judge(receiver.written, ends(kafka, [topic]))
+    assert verdict.lost == tuple((topic, 0, number) for number in range(7, 1000, 100))
+    assert dict(verdict.repeated) == {}
+    assert kafka.end_offsets(settings["CONNECTOR_DLQ_TOPIC"]) == {0: 10}
+
+
+def test_a_server_that_refuses_the_token_ends_the_process_with_code_3_and_no_record_counts_as_done(
+    kafka: Kafka, group_protocol: str, tmp_path: Path
+) -> None:
+    topic = kafka.create_topic(partitions=1)
+    kafka.produce(topic, 10, partition=0)
+    with Ledger() as receiver:
+        receiver.behave = lambda handler, received: handler.answer(401, received.headers["authorization"].encode())
+        settings = _settings(kafka, group_protocol, topic, receiver)
+        with ConnectorProcess("copy", tmp_path, settings) as copy:
+            assert copy.wait() == 3
+    (failed,) = copy.events("run_failed")
+    assert "answers 401" in failed["error"]
+    assert "CONNECTOR_SINK_TOKEN" in failed["error"]
+    assert settings["CONNECTOR_SINK_TOKEN"] not in copy.log.read_text()
+    assert not kafka.committed(settings["CONNECTOR_GROUP_ID"], topic)[0], "at most where it began"

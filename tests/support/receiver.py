@@ -92,6 +92,7 @@ class Receiver:
     """`with Receiver() as receiver`: `script` has the behaviours of the next requests, `behave` what comes after."""
 
     tls: Path | None = None  # folder with certificate.pem and key.pem
+    wants_certificate: bool = False  # the same one, of the client
     received: list[Received] = field(default_factory=list)
     stored: list[Any] = field(default_factory=list)
     script: list[Callable[[Handler, Received], object]] = field(default_factory=list)
@@ -136,6 +137,9 @@ class Receiver:
         if self.tls is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(self.tls / "certificate.pem", self.tls / "key.pem")
+            if self.wants_certificate:
+                context.verify_mode = ssl.CERT_REQUIRED
+                context.load_verify_locations(self.tls / "certificate.pem")
             self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
         threading.Thread(target=self._server.serve_forever, args=[0.01], name="receiver").start()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -497,6 +498,8 @@ def test_a_server_that_repeats_a_secret_does_not_bring_it_into_an_error(
         ({"password": SECRET}, "CONNECTOR_SINK_USERNAME"),
         ({"tls_verify": "false", "url": "http://example.com/"}, "has no TLS"),
         ({"tls_ca_file": "/ca.pem", "url": "http://example.com/"}, "has no TLS"),
+        ({"tls_certificate_file": "/own.pem", "url": "http://example.com/"}, "has no TLS"),
+        ({"tls_key_file": "/key.pem"}, "CONNECTOR_SINK_TLS_CERTIFICATE_FILE"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_with_the_way_out_and_without_the_secret(
@@ -567,13 +570,42 @@ def test_a_slow_answer_is_given_up_in_time_over_tls_too(tmp_path: Path) -> None:
         assert write(sink, make_batch(b"1")) is None
 
 
+def test_a_server_that_wants_a_certificate_of_us_gets_it(tmp_path: Path) -> None:
+    make_certificate(tmp_path)
+    own: dict[str, Any] = {
+        "tls_certificate_file": f"{tmp_path}/certificate.pem",
+        "tls_key_file": f"{tmp_path}/key.pem",
+    }
+    with Receiver(tls=tmp_path, wants_certificate=True) as receiver:
+        assert isinstance(write(make(receiver, tls_verify=False), make_batch(b"1")), TransientError)
+        assert write(make(receiver, tls_verify=False, **own), make_batch(b"2")) is None
+        assert [record["value"] for record in receiver.stored] == ["2"]
+
+
 @pytest.mark.parametrize("content", [None, "no certificate"])
-def test_a_file_of_authorities_that_cannot_be_used_is_told_at_the_start(tmp_path: Path, content: str | None) -> None:
-    path = tmp_path / "ca.pem"
+@pytest.mark.parametrize("name", ["tls_ca_file", "tls_certificate_file"])
+def test_a_file_of_certificates_that_cannot_be_used_is_told_at_the_start(
+    tmp_path: Path, name: str, content: str | None
+) -> None:
+    path = tmp_path / "some.pem"
     if content is not None:
         path.write_text(content)
-    sink = HttpSink(HttpSettings(url="https://127.0.0.1/", tls_ca_file=str(path)), CONTEXT)
-    with pytest.raises(ConfigError, match="CONNECTOR_SINK_TLS_CA_FILE"):
+    sink = HttpSink(HttpSettings.model_validate({"url": "https://127.0.0.1/", name: str(path)}), CONTEXT)
+    with pytest.raises(ConfigError, match=f"CONNECTOR_SINK_{name.upper()}={path}"):
+        sink.open()
+
+
+def test_a_key_with_a_password_is_told_at_the_start_and_asks_nobody(tmp_path: Path) -> None:
+    make_certificate(tmp_path)
+    subprocess.run(
+        ["openssl", "pkey", "-in", "key.pem", "-aes256", "-passout", "pass:opensesame", "-out", "locked.pem"],
+        cwd=tmp_path,
+        check=True,
+        timeout=30,
+    )
+    own = {"tls_certificate_file": f"{tmp_path}/certificate.pem", "tls_key_file": f"{tmp_path}/locked.pem"}
+    sink = HttpSink(HttpSettings.model_validate({"url": "https://127.0.0.1/", **own}), CONTEXT)
+    with pytest.raises(ConfigError, match=r"locked\.pem, cannot be used"):
         sink.open()
 
 
