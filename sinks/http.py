@@ -215,18 +215,25 @@ class HttpSink(Sink[HttpSettings]):
         """Get ready to connect; the first batch does it.
 
         Raises:
-            ConfigError: A file of certificates cannot be used.
+            ConfigError: A file of certificates cannot be used, or the environment names a proxy that is none.
         """
         self.close()
         self._make_client()
 
     def _make_client(self) -> httpx.Client:
-        self._client = httpx.Client(
-            headers=_headers(self.settings),
-            verify=_tls(self.settings),
-            timeout=self.settings.timeout,
-            limits=httpx.Limits(max_connections=1, keepalive_expiry=_KEEP_ALIVE_SECONDS),
-        )
+        verify = _tls(self.settings)
+        try:
+            self._client = httpx.Client(
+                headers=_headers(self.settings),
+                verify=verify,
+                timeout=self.settings.timeout,
+                limits=httpx.Limits(max_connections=1, keepalive_expiry=_KEEP_ALIVE_SECONDS),
+            )
+        except (ValueError, ImportError, httpx.InvalidURL):  # without the text, which may have the proxy's password
+            raise ConfigError(
+                "the proxy that HTTP_PROXY, HTTPS_PROXY or ALL_PROXY names is not one for HTTP. Write "
+                "http://host:port, or add the server to NO_PROXY."
+            ) from None
         return self._client
 
     def write(self, batch: Batch) -> None:

@@ -538,6 +538,21 @@ def test_settings_are_read_as_they_are_documented() -> None:
     assert (settings.timeout, settings.results) == (1.5, True)
 
 
+@pytest.mark.parametrize("proxy", [f"socks5://ali:{SECRET}@127.0.0.1:1080", f"{SECRET}://nowhere", "http://[::1"])
+def test_a_proxy_that_is_none_is_told_at_the_start(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    sink = HttpSink(HttpSettings(url="http://example.com/"), CONTEXT)
+    with pytest.raises(ConfigError, match="NO_PROXY") as raised:
+        sink.open()
+    assert SECRET not in str(raised.value)
+
+
+def test_a_proxy_of_the_environment_is_used(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{receiver.port}")
+    assert write(make(receiver, url="http://no-such-host.invalid/records"), make_batch(b"1")) is None
+    assert receiver.received[0].path == "http://no-such-host.invalid/records"
+
+
 def test_nothing_but_printable_text_is_taken_as_a_secret() -> None:
     with pytest.raises(ValidationError):
         HttpSettings.model_validate({"url": "https://example.com/", "token": "ü"})
