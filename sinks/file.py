@@ -11,7 +11,6 @@ one for each rendered path; a file is closed with the last lane that writes to i
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import stat
@@ -25,28 +24,17 @@ import structlog
 from pydantic import AfterValidator
 
 from connector import ConfigError, Duration, Field, Input, InputClosed, Settings, Sink, Size, TransientError
+from sinks.folders import file_errors, make_directory, make_usable, sync_directory
 from sinks.json_lines import FORMAT_DESCRIPTION, LineFormat, to_lines
 from sinks.template import placeholders
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from connector import Batch, Event, LaneId, SinkContext
 
 _PLACEHOLDERS = ("topic", "partition", "pipeline", "host", "date")
 _SEARCH_BYTES = 1 << 20
-_UNUSABLE = frozenset(
-    (
-        errno.EACCES,
-        errno.EPERM,
-        errno.EROFS,
-        errno.EISDIR,
-        errno.ENOTDIR,
-        errno.ENAMETOOLONG,
-        errno.ELOOP,
-    )
-)
-
 _log = structlog.get_logger(__name__)
 
 
@@ -105,10 +93,8 @@ class FileSink(Sink[FileSettings]):
         """
         literal = next(iter(string.Formatter().parse(self.settings.path)))[0]
         directory = Path(f"{literal}_").parent
-        with _file_errors(directory):
-            _make_directory(directory)
-            if not os.access(directory, os.W_OK | os.X_OK):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        with file_errors(directory):
+            make_usable(directory)
 
     def on_event(self, event: Event) -> None:
         """Write batches; close a file with the last lane that wrote to it."""
@@ -136,7 +122,7 @@ class FileSink(Sink[FileSettings]):
         if self._paths.get(lane) != path:
             self._leave(lane)
             self._paths[lane] = path
-        with _file_errors(path):
+        with file_errors(path):
             self._live_file(path, len(data), now).append(data)
 
     def close(self) -> None:
@@ -192,12 +178,12 @@ class _LiveFile:
         self._path = path
         self.opened_at = now
         self._torn_at: int | None = None  # where a failed append began that could not be cut off yet
-        _make_directory(path.parent)
+        make_directory(path.parent)
         self._descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             self._lock()
             self._cut_tail()
-            _sync_directory(path.parent)
+            sync_directory(path.parent)
         except BaseException:
             self.close()
             raise
@@ -270,7 +256,7 @@ class _LiveFile:
             os.fsync(self._descriptor)
             # Nobody else renames: whoever holds the lock on the live file is the only one who finishes it.
             self._path.rename(self._free_name(now))
-            _sync_directory(self._path.parent)
+            sync_directory(self._path.parent)
         finally:
             self.close()
 
@@ -288,38 +274,3 @@ class _LiveFile:
         with contextlib.suppress(OSError):  # then the tail stays, and the next open cuts it
             self._cut_torn()
         os.close(self._descriptor)
-
-
-@contextlib.contextmanager
-def _file_errors(path: Path) -> Iterator[None]:
-    """Tell apart what a setting has to cure and what may work later."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in _UNUSABLE:
-            raise ConfigError(
-                f"cannot write to {path}: {error.strerror}. Give this user the right to write there, or set "
-                "CONNECTOR_SINK_PATH to another place."
-            ) from error
-        raise TransientError(f"cannot write to {path}: {error.strerror}") from error
-
-
-def _make_directory(directory: Path) -> None:
-    """Make a directory and its parents, so that they survive a power failure."""
-    if directory.is_dir():
-        return
-    _make_directory(directory.parent)
-    try:
-        directory.mkdir()
-    except FileExistsError as error:
-        if not directory.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from error
-    _sync_directory(directory.parent)
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -15,6 +15,7 @@ from tests.support.postgres import Postgres, running_postgres
 from tests.support.process import fail_if_unavailable
 from tests.support.prometheus import find_prometheus
 from tests.support.promtool import find_promtool
+from tests.support.s3 import S3Server, running_s3
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -111,6 +112,13 @@ def postgres_dsn(postgres: Postgres) -> Iterator[str]:
     """The DSN of an empty PostgreSQL database, new for each test."""
     with postgres.database() as dsn:
         yield dsn
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A server that speaks S3, one for the whole run: use buckets of your own."""
+    with running_s3(tmp_path_factory.mktemp("s3")) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -137,6 +137,10 @@ FIELDS: Mapping[str, LogField] = MappingProxyType(
         "cut_bytes": LogField("how much was cut off"),
         "kept_bytes": LogField("how much stays"),
         "lines": LogField("how many lines"),
+        "records": LogField("how many records"),
+        "files": LogField("how many files"),
+        "file_bytes": LogField("size of the file"),
+        "write_seconds": LogField("how long it took to make and store it"),
     }
 )
 
@@ -526,6 +530,25 @@ EVENTS: tuple[LogEvent, ...] = (
         " not acknowledged and comes again.",
         NOTHING,
         ("path", "cut_bytes", "kept_bytes"),
+    ),
+    LogEvent(
+        "parquet_file_finished",
+        SINKS,
+        ("info",),
+        "The sink `parquet` has written a file, and its batches are done. `reason` is what ended it: `rows`, `bytes`,"
+        " `age`, `schema` (the types of the next batch do not go into it), or `asked`: a drain, the end of a bounded"
+        " run, a reload, the memory budget, a try after an outage.",
+        NOTHING,
+        ("path", "records", "file_bytes", "reason", "write_seconds"),
+    ),
+    LogEvent(
+        "parquet_leftovers_removed",
+        SINKS,
+        ("warning",),
+        "The sink `parquet` has removed files that a process was writing when it was killed. No reader has seen them,"
+        " and their records come again.",
+        NOTHING,
+        ("path", "files"),
     ),
     # Records.
     LogEvent(

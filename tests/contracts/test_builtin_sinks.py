@@ -59,7 +59,7 @@ def test_an_empty_batch_is_taken(sink: Sink[Any]) -> None:
 
 
 def test_the_sinks_import_nothing_of_the_connector_but_its_public_names() -> None:
-    for module in Path(sinks.__file__).parent.glob("*.py"):
+    for module in Path(sinks.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(module.read_text())):
             if isinstance(node, ast.ImportFrom):
                 assert not (node.module or "").startswith("connector."), module

@@ -12,10 +12,12 @@ import sys
 import tomllib
 from contextlib import closing
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import orjson
 import psycopg
+import pyarrow.parquet as pq
 import pytest
 
 from connector import PoisonError, Secret, Settings, Sink, SinkContext
@@ -25,10 +27,12 @@ from sinks.file import FileSettings, FileSink
 from sinks.http import HttpSettings, HttpSink
 from sinks.kafka import KafkaSettings, KafkaSink
 from sinks.null import NullSink
+from sinks.parquet import ParquetSettings, ParquetSink
 from sinks.postgres import PostgresSettings, PostgresSink
 from sinks.sqlite import SqliteSettings, SqliteSink
 from sinks.stdout import StdoutSettings, StdoutSink
 from tests.support.kafka_topics import read_topic
+from tests.support.parquet_files import parquet_files
 from tests.support.receiver import Receiver
 from tests.support.registry import FakeSchemas, framed
 from tests.unit.sinks.sink_batches import CONTEXT, Record, make_batch
@@ -36,7 +40,7 @@ from tests.unit.sinks.sink_batches import CONTEXT, Record, make_batch
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from connector import Batch
+    from connector import Batch, ConnectorError
     from tests.support.kafka import Kafka
 
 Cells: TypeAlias = "dict[str, str]"  # by field of the record
@@ -157,6 +161,23 @@ def _kafka(batch: Batch, tmp_path: Path, request: pytest.FixtureRequest) -> Sequ
     ]
 
 
+def _parquet(batch: Batch, tmp_path: Path, request: pytest.FixtureRequest) -> Sequence[Cells]:
+    sink = ParquetSink(ParquetSettings(path=str(tmp_path), layout=""), CONTEXT)
+    answers: SimpleQueue[ConnectorError | None] = SimpleQueue()
+    sink.open()
+    try:
+        sink.submit(batch, answers.put)
+        sink.flush(batch.metadata.lane)
+        assert answers.get(timeout=30) is None
+    finally:
+        sink.close()
+    (path,) = parquet_files(tmp_path)
+    rows = pq.ParquetFile(path).read().to_pylist()
+    for row in rows:
+        row["headers"] = [(header["name"], header["value"]) for header in row["headers"]]
+    return [{field: _code(repr(row[field])) for field in FIELDS} for row in rows]
+
+
 CASES: dict[str, Case] = {
     "null": _null,
     "stdout": _stdout,
@@ -167,6 +188,7 @@ CASES: dict[str, Case] = {
     "sqlite": _sqlite,
     "postgres": _postgres,
     "kafka": _kafka,
+    "parquet": _parquet,
 }
 SERVERS = {"postgres": pytest.mark.postgres, "kafka": pytest.mark.kafka}
 

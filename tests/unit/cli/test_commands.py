@@ -145,7 +145,7 @@ def test_the_configuration_as_json_has_settings_and_client_properties_with_their
 def test_sinks_lists_every_installed_sink_with_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("sinks") == 0
     out = capsys.readouterr().out
-    for name in ("file", "http", "null", "postgres", "sqlite", "stdout"):
+    for name in ("file", "http", "null", "parquet", "postgres", "sqlite", "stdout"):
         assert f"{name} (sluiceway): " in out
     assert "CONNECTOR_SINK_DSN: secret text; required" in out
     assert "CONNECTOR_SINK_FORMAT: record, value; default record" in out

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from connector.plugins.loader import Kind
 
-BUILT_IN = {"file", "http", "kafka", "null", "postgres", "sqlite", "stdout"}
+BUILT_IN = {"file", "http", "kafka", "null", "parquet", "postgres", "sqlite", "stdout"}
 GOOD = "from connector import Sink\nclass Good(Sink):\n    pass\n"
 
 
