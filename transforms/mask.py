@@ -80,7 +80,8 @@ class MaskSettings(Settings):
 
     fields: Annotated[tuple[str, ...], AfterValidator(_check_paths)] = Field(
         description="What is masked, with commas between: `key`, `value`, or paths in them, as in `value.user.email` "
-        "and `headers.token`. A path goes through arrays by itself."
+        "and `headers.token`. A path goes through arrays by itself.",
+        json_schema_extra={"values": "list"},
     )
     text: str = Field("***", description="What stands there instead.")
     hash_key: Annotated[Secret | None, AfterValidator(_check_key)] = Field(

@@ -11,7 +11,7 @@ from uuid import UUID
 import jmespath
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connector import PoisonError, RecordErrors
@@ -53,6 +53,7 @@ def json_batch(*values: Any, **more: Any) -> Batch:
     return make_batch(*(Record(orjson.dumps(value)) for value in values), decoded={"value": list(values), **more})
 
 
+@settings(deadline=None)
 @given(values=st.lists(documents, max_size=4), expression=st.sampled_from(EXPRESSIONS))
 def test_the_result_is_that_of_jmespath_over_the_whole_record(values: list[Any], expression: str) -> None:
     opens = "value." in expression or "value[" in expression

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -24,14 +24,15 @@ def filtered(batch: Batch, expression: str) -> list[int]:
     return [*result.column("offset")]
 
 
-def selected(batch: Batch, **settings: Any) -> list[Any]:
-    transform = SelectTransform(SelectSettings.model_validate(settings), SinkContext("g"))
+def selected(batch: Batch, **more: Any) -> list[Any]:
+    transform = SelectTransform(SelectSettings.model_validate(more), SinkContext("g"))
     transform.open()
     result = transform.apply(batch)
     assert result.metadata == batch.metadata
     return [*result.column("value")]
 
 
+@settings(deadline=None)
 @given(values=st.lists(documents.filter(lambda value: not isinstance(value, str)), max_size=8))
 def test_a_filter_and_its_opposite_divide_the_records_between_them_in_order(values: list[Any]) -> None:
     batch = json_batch(*values)
@@ -61,6 +62,7 @@ def test_a_result_becomes_the_value_and_the_batch_that_came_stays_as_it_was() ->
     assert batch.column("value")[0] == {"id": 7, "user": {"name": "Ada"}}
 
 
+@settings(deadline=None)
 @given(values=st.lists(documents.filter(lambda value: not isinstance(value, str)), max_size=8))
 def test_a_select_makes_no_tombstone_and_unmakes_none(values: list[Any]) -> None:
     batch = json_batch(*values)

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -21,8 +21,8 @@ from transforms.mask import MaskSettings, MaskTransform
 KEY = "0123456789abcdef"
 
 
-def masked(batch: Batch, fields: str, **settings: Any) -> Batch:
-    model = MaskSettings.model_validate({"fields": tuple(fields.split(",")), **settings})
+def masked(batch: Batch, fields: str, **more: Any) -> Batch:
+    model = MaskSettings.model_validate({"fields": tuple(fields.split(",")), **more})
     transform = MaskTransform(model, SinkContext("g"))
     transform.open()
     result = transform.apply(batch)
@@ -51,6 +51,7 @@ def without(value: Any, path: tuple[str, ...]) -> Any:
     return value if path else None
 
 
+@settings(deadline=None)
 @given(values=st.lists(documents.filter(lambda value: not isinstance(value, str)), max_size=5), data=st.data())
 def test_all_that_a_path_reaches_is_replaced_and_nothing_else_is_changed(
     values: list[Any], data: st.DataObject
@@ -64,6 +65,7 @@ def test_all_that_a_path_reaches_is_replaced_and_nothing_else_is_changed(
         assert without(new, path) == without(old, path)
 
 
+@settings(deadline=None)
 @given(value=documents.filter(lambda value: value is not None))
 def test_equal_values_have_equal_hashes_whatever_the_order_of_their_fields(value: Any) -> None:
     shuffled = dict(reversed(value.items())) if isinstance(value, dict) else value
@@ -137,9 +139,9 @@ def test_what_is_nested_too_deeply_is_poison_and_no_crash() -> None:
     deep: Any = {"a": "x"}
     for _ in range(3000):
         deep = [deep]
-    for batch, settings in ((json_batch_of(deep), {}), (json_batch_of({"a": deep}), {"hash_key": KEY})):
+    for batch, more in ((json_batch_of(deep), {}), (json_batch_of({"a": deep}), {"hash_key": KEY})):
         with pytest.raises(RecordErrors) as refused:
-            masked(batch, "value.a", **settings)
+            masked(batch, "value.a", **more)
         assert list(refused.value.errors) == [0]
 
 
