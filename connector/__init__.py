@@ -34,7 +34,7 @@ from connector.api.event import (
 from connector.api.json_values import json_default
 from connector.api.record import Message
 from connector.api.settings import Duration, Field, Secret, Settings, Size
-from connector.api.sink import LaneInfo, Sink, SinkContext, StoredPosition
+from connector.api.sink import GroupCommit, LaneInfo, Sink, SinkContext, StoredPosition
 from connector.api.transform import Transform
 from connector.api.types import Epoch, LaneId, Offset, PartitionId
 
@@ -55,6 +55,7 @@ __all__ = [
     "FatalError",
     "FencedError",
     "Field",
+    "GroupCommit",
     "Input",
     "InputClosed",
     "InputRecovered",

@@ -28,12 +28,31 @@ def _nothing(_: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupCommit:
+    """What a position is committed with in a producer's transaction (`send_offsets_to_transaction`, KIP-447).
+
+    It is good for one lane, in one generation of the group: the coordinator refuses it after the next rebalance.
+    """
+
+    member: bytes  # the consumer's group metadata, in the client library's own form
+    metadata: str  # of the position (`TopicPartition.metadata`): lanes start by it
+
+
+def _no_member(_: LaneId) -> GroupCommit:
+    raise TypeError("this context belongs to no group member, so nothing can be committed with it")
+
+
+@dataclass(frozen=True, slots=True)
 class SinkContext:
     """Where a sink instance runs.
 
     `connection` has the Kafka client properties by which the connector reaches its own cluster, passwords among them,
     for a sink that writes there: how to connect, and nothing of a consumer. `subscribes` says whether this connector
     reads a topic of that cluster.
+
+    `group_commit` is for a sink that commits positions: called with a lane, from the sink's thread, it returns what to
+    commit with at this moment. It never blocks; it raises `RefusedError` when the lane is not this member's any more,
+    and `TransientError` while the member has no generation.
     """
 
     group_id: str
@@ -44,6 +63,7 @@ class SinkContext:
     value_format: str = "bytes"  # CONNECTOR_VALUE_FORMAT: `bytes`, `string`, `json`, …
     connection: Mapping[str, Any] = field(default_factory=dict, repr=False)
     subscribes: Callable[[str], bool] = _nothing
+    group_commit: Callable[[LaneId], GroupCommit] = _no_member
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +177,18 @@ class Sink(Generic[S]):
     def claim(self, lane: LaneInfo) -> StoredPosition | None:
         """Take ownership of a lane and return the position stored for its partition, or None if there is none."""
         raise TypeError(f"{type(self).__name__} says that it holds positions, but does not implement claim")
+
+    @property
+    def commits_positions(self) -> bool:
+        """Whether this sink commits the group's positions itself, in the Kafka transaction of its records.
+
+        If so, the connector commits none, and lanes start from the group's positions as ever. `write` must commit
+        `batch.metadata.next_offset` with what `context.group_commit(lane)` returns just then. An empty batch only moves
+        the position, past records that were left out. When `write` cannot tell whether a transaction was committed, it
+        lets it end, and raises `RefusedError`: the lane begins again at the group's position. Not together with
+        `holds_positions`, nor with several batches in flight.
+        """
+        return False
 
     @property
     def resets_positions(self) -> bool:

@@ -32,6 +32,7 @@ from connector.runtime.snapshot import StatusBoard
 from connector.runtime.supervisor import Supervisor
 from connector.sink.retry import Backoff
 from connector.source.consumer import KafkaSource
+from connector.source.membership import Membership
 from connector.telemetry.logs import configure, flush, get_logger
 from connector.telemetry.metrics import Metrics
 
@@ -75,7 +76,8 @@ def assemble(config: Config) -> Run:
     if (limit := container_limit_bytes()) is not None:
         metrics.memory_limit_bytes.set(limit)
     reports: SimpleQueue[Report] = SimpleQueue()
-    workshop = Workshop(config, metrics, reports.put)
+    membership = Membership()
+    workshop = Workshop(config, metrics, reports.put, membership)
     params = Params(config.sink.params_type, settings.state_dir)
     board = StatusBoard(settings.group_id, metrics)
     source = source_settings(config, asks_sink=workshop.holds_positions())
@@ -84,7 +86,7 @@ def assemble(config: Config) -> Run:
         return workshop.make_pipeline(number, incarnation, (*params.all(), *notices))
 
     controller = Controller(
-        source=KafkaSource(source, metrics, Consumer),
+        source=KafkaSource(source, metrics, Consumer, membership=membership if workshop.commits_positions() else None),
         fleet=Fleet(make_pipeline, settings.pipelines),
         supervisor=Supervisor(Backoff(settings.retry_initial, settings.retry_max)),
         reports=reports,

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from connector.pipeline.decode import Schemas
     from connector.pipeline.messages import Report
     from connector.pipeline.registry import Registry
+    from connector.source.membership import Membership
     from connector.telemetry.metrics import Metrics
 
 
@@ -49,8 +50,11 @@ class Workshop:
         ConfigError: The settings of the schema registry cannot be used.
     """
 
-    def __init__(self, config: Config, metrics: Metrics, report: Callable[[Report], None]) -> None:
+    def __init__(
+        self, config: Config, metrics: Metrics, report: Callable[[Report], None], membership: Membership
+    ) -> None:
         self.config = config
+        self._membership = membership
         self._metrics = metrics
         self._report = report
         self._registry = _registry(config, metrics)
@@ -85,6 +89,10 @@ class Workshop:
         """Whether the sink holds positions. Makes an instance that is never opened."""
         return self._make_sink(self.config, 0).holds_positions
 
+    def commits_positions(self) -> bool:
+        """Whether the sink commits the group's positions. Makes an instance that is never opened."""
+        return self._make_sink(self.config, 0).commits_positions
+
     def close(self) -> None:
         """Let go what all pipelines share. Does not wait."""
         if self._registry is not None:
@@ -107,6 +115,7 @@ class Workshop:
             tombstones="delete" if settings.tombstones == "delete" else "write",
             value_format=settings.value_format,
             connection=_connection(self.config),
+            group_commit=self._membership.group_commit,
             subscribes=partial(_subscribes, settings.topics, ignored_topics(self.config.client)),
         )
 

@@ -63,9 +63,14 @@ class Delivery:
         """Let a flight begin with what of its batch goes to the transforms, perhaps nothing."""
         if batch:
             flight.parts.append(Part(batch))
-        if self.runner.holds_positions and self.runner.max_in_flight <= 1:
+        if self.runner.moves_positions and self.runner.max_in_flight <= 1:
             # Else a record that was rejected at the end would die once more after each assignment.
             flight.parts.append(Part(batch.select(()), len(self.transforms)))
+
+    def launch_position(self, flight: Flight, batch: Batch) -> None:
+        """Let a flight begin whose batch is empty: a sink that commits positions moves to its end, others need not."""
+        if self.runner.commits_positions:
+            flight.parts.append(Part(batch, len(self.transforms)))
 
     def advance(self, flight: Flight) -> None:
         """Move a flight as far as it goes: until it is done, or an asynchronous sink has all of it or no more room.
@@ -84,7 +89,7 @@ class Delivery:
                 if not part.batch and flight.reached == part.batch.metadata.next_offset:
                     flight.parts.popleft()
                     continue
-                if self.runner.holds_positions:
+                if self.runner.moves_positions:
                     # The next write moves the sink's position past the rejected records: their letters come first.
                     self._confirm(flight)
                 if self.runner.max_in_flight > 1:
@@ -201,10 +206,10 @@ class Delivery:
 
     def _divide(self, flight: Flight, part: Part, errors: Mapping[int, TransientError | PoisonError]) -> None:
         """The plugin knows which records failed. At the sink all others are durable; at a transform none is done."""
-        if part.stage == len(self.transforms) and self.runner.holds_positions:
+        if part.stage == len(self.transforms) and self.runner.moves_positions:
             raise CrashError(
-                "A sink that holds positions raised RecordErrors: its position has passed records that it did not "
-                "write. It raises PoisonError or TransientError for the whole batch, and writes nothing of it."
+                "A sink that holds or commits positions raised RecordErrors: its position has passed records that it "
+                "did not write. It raises PoisonError or TransientError for the whole batch, and writes nothing of it."
             )
         batch = part.batch
         others = [index for index in range(len(batch)) if index not in errors]

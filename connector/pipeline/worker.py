@@ -418,19 +418,22 @@ class Pipeline:
         work.sequence += 1
         work.is_ended = work.is_ended or reason == "end"
         self._report(Delivered(work.lane.id, flight.sequence, next_offset))
+        metadata = BatchMetadata(
+            lane=work.lane.id,
+            epoch=work.epoch,
+            sequence=flight.sequence,
+            topic=work.lane.topic,
+            partition=work.lane.partition,
+            first_offset=messages[0].offset() if messages else next_offset,  # type: ignore[arg-type]  # consumed: it has one
+            next_offset=next_offset,
+            topic_id=work.lane.topic_id,
+        )
+        batch = Batch(metadata, messages, size_bytes)
         if messages:
             self._metrics.batches.labels(reason).inc()
-            metadata = BatchMetadata(
-                lane=work.lane.id,
-                epoch=work.epoch,
-                sequence=flight.sequence,
-                topic=work.lane.topic,
-                partition=work.lane.partition,
-                first_offset=messages[0].offset(),  # type: ignore[arg-type]  # a consumed message has an offset
-                next_offset=next_offset,
-                topic_id=work.lane.topic_id,
-            )
-            flight.raw = Batch(metadata, messages, size_bytes)
+            flight.raw = batch
+        elif next_offset != work.lane.committed:  # it is where the lane starts, if it starts from a committed position
+            self._get_delivery().launch_position(flight, batch)
         self._advance(work, is_forced=is_forced)
 
     def _advance(self, work: Work, *, is_forced: bool = False) -> None:

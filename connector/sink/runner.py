@@ -35,6 +35,7 @@ class SinkRunner:
         self._metrics = metrics
         self._watch = watch
         self.holds_positions = sink.holds_positions
+        self.commits_positions = sink.commits_positions
         self.max_in_flight = sink.max_in_flight
         self.in_flight = 0  # batches, or parts of them, at an asynchronous sink
         self.is_leaving = False  # its replacement waits until nothing is in flight
@@ -43,6 +44,11 @@ class SinkRunner:
     def has_room(self) -> bool:
         """Whether the sink takes one more batch."""
         return not self.is_leaving and (self.max_in_flight <= 1 or self.in_flight < self.max_in_flight)
+
+    @property
+    def moves_positions(self) -> bool:
+        """Whether a write moves the position that a lane starts from, in the transaction of the records."""
+        return self.holds_positions or self.commits_positions
 
     def open(self) -> None:
         """Let the sink connect."""

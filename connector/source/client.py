@@ -30,7 +30,11 @@ def generation(client: KafkaClient) -> int:
     The client tells it nowhere else: under the consumer protocol a member that gets no partition sees no callback, its
     id is its own from the start, and its state in the statistics stays `init`.
     """
-    metadata = client.consumer_group_metadata()
+    return generation_of(client.consumer_group_metadata())
+
+
+def generation_of(metadata: bytes) -> int:
+    """Return the generation in a client's group metadata; none: 0 or less."""
     start = len(_MAGIC)
     if not metadata.startswith(_MAGIC):
         raise InvariantError(f"the Kafka client's group metadata has another form: {metadata!r}. This is a bug.")

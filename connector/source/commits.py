@@ -33,6 +33,7 @@ class Commits:
         on_committed: Called with each lane that moved.
         metrics: Where it counts how long a commit takes.
         watch: The consumer thread's.
+        sink_commits: The sink has committed what is wanted, in its own transaction: nothing goes out.
     """
 
     def __init__(
@@ -42,12 +43,15 @@ class Commits:
         on_committed: Callable[[Held], None],
         metrics: Metrics,
         watch: Stopwatch,
+        *,
+        sink_commits: bool = False,
     ) -> None:
         self._assignment = assignment
         self._report = report
         self._on_committed = on_committed
         self._metrics = metrics
         self._watch = watch
+        self._sink_commits = sink_commits
         self._wanted: dict[PartitionId, Offset] = {}
         self._outstanding: dict[Key, tuple[PartitionId, Offset]] | None = None
         self._sent = 0.0  # when that one was sent, time.monotonic()
@@ -71,6 +75,9 @@ class Commits:
         if not entries:
             return
         self._outstanding, self._sent = outstanding, time.monotonic()
+        if self._sink_commits:  # a commit of ours could overtake its next one, and lead back
+            self._settle({})
+            return
         try:
             with self._watch.during("commit"):
                 client.commit(offsets=entries, asynchronous=True)
@@ -95,7 +102,8 @@ class Commits:
     def _settle(self, errors: Mapping[Key, str]) -> None:
         """Only lanes that are still held move; a late answer changes nothing else."""
         outstanding, self._outstanding = self._outstanding or {}, None
-        self._metrics.commit_seconds.observe(time.monotonic() - self._sent)
+        if not self._sink_commits:
+            self._metrics.commit_seconds.observe(time.monotonic() - self._sent)
         committed: dict[PartitionId, Offset] = {}
         failed: dict[PartitionId, str] = {}
         for key, (partition, position) in outstanding.items():

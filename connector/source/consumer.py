@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from connector.api.types import LaneId, Offset, PartitionId
     from connector.lane.lane import Lane
     from connector.source.client import KafkaClient
+    from connector.source.membership import Membership
     from connector.telemetry.metrics import Metrics
 
 log = get_logger(__name__)
@@ -70,7 +71,9 @@ class KafkaSource:
         metrics: Metrics,
         client_factory: Callable[[dict[str, Any]], KafkaClient],
         cluster: Cluster | None = None,
+        membership: Membership | None = None,
     ) -> None:
+        """Prepare; nothing connects before `start`. With a `membership` the sink commits, and asks it as whom."""
         self._settings = settings
         self._metrics = metrics
         self._client_factory = client_factory
@@ -80,6 +83,7 @@ class KafkaSource:
         # beyond the timeout.
         self._events: Queue[SourceEvent[Lane] | FatalError] = Queue()
         self._results: deque[CommitResult] = deque()
+        self._membership = membership
         self._watch = metrics.source_seconds.start()
         self._assignment = Assignment()
         self._starts = Starts(self._cluster, settings.subscription, settings.policies, metrics)
@@ -93,11 +97,19 @@ class KafkaSource:
             watch=self._watch,
             asks_sink=settings.asks_sink,
             drain_timeout=settings.drain_timeout,
+            membership=membership,
         )
         self._router = Router(self._assignment, metrics, self._ask_resume)
         self._bounded = BoundedRun(self._assignment, self._events.put) if settings.is_bounded else None
         on_committed = self._bounded.on_committed if self._bounded else _ignore
-        self._commits = Commits(self._assignment, self._results.append, on_committed, metrics, self._watch)
+        self._commits = Commits(
+            self._assignment,
+            self._results.append,
+            on_committed,
+            metrics,
+            self._watch,
+            sink_commits=membership is not None,
+        )
         self._lookout = Lookout(
             assignment=self._assignment,
             rebalance=self._rebalance,
@@ -277,6 +289,7 @@ class KafkaSource:
         self._serve_commands()
         is_idle = not self._poll()
         client, now = self._get_client(), time.monotonic()
+        self._refresh_membership(client)
         is_time = now >= self._next_look
         if is_time or (is_idle and self._bounded is not None):
             self._lookout.look_at_positions(client)
@@ -286,6 +299,10 @@ class KafkaSource:
             self._next_look = now + _LOOK_SECONDS
             self._look_around(client)
         self._commits.send(client)
+
+    def _refresh_membership(self, client: KafkaClient) -> None:
+        if self._membership is not None:
+            self._membership.refresh(client)
 
     def _look_around(self, client: KafkaClient) -> None:
         self._rebalance.report.tell_overdue()
@@ -323,6 +340,7 @@ class KafkaSource:
         try:
             with self._watch.during("poll"):
                 self._client.poll(POLL_SECONDS)
+            self._refresh_membership(self._client)
             self._commits.send(self._client)
         except KafkaException:
             self._client_is_dead = True
@@ -403,7 +421,8 @@ class KafkaSource:
     def _restart(self, positions: Mapping[LaneId, Offset | None]) -> None:
         lanes = [held for lane in positions if (held := self._assignment.by_lane(lane)) is not None]
         if lanes and self._failure is None:
-            known = {} if self._settings.asks_sink else positions  # a sink that holds positions knows better
+            # A sink that holds positions knows better, and one that commits them may have done so without a word.
+            known = {} if self._settings.asks_sink or self._membership is not None else positions
             starts = {
                 held.key: Found(at, Cause.RESTARTED, None, held.facts)
                 for held in lanes

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from connector.api.types import Offset, PartitionId
     from connector.source.assignment import Key
     from connector.source.client import KafkaClient
+    from connector.source.membership import Membership
     from connector.source.position import TopicFacts
     from connector.source.starts import Found, Starts
     from connector.telemetry.metrics import Metrics
@@ -59,6 +60,7 @@ class Rebalance:
         watch: The consumer thread's.
         asks_sink: The sink holds positions, so each lane waits until its pipeline has asked for its own.
         drain_timeout: How long a revocation waits for the sinks, in seconds.
+        membership: Where a sink that commits positions looks who this member is; None: the source commits.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Rebalance:
         watch: Stopwatch,
         asks_sink: bool,
         drain_timeout: float,
+        membership: Membership | None = None,
     ) -> None:
         self.assignment = assignment
         self.is_closing = False
@@ -89,6 +92,7 @@ class Rebalance:
         self.report = RebalanceReport(assignment, metrics, watch)
         self._asks_sink = asks_sink
         self._drain_timeout = drain_timeout
+        self._membership = membership
 
     # Callbacks of the client.
 
@@ -112,6 +116,7 @@ class Rebalance:
         try:
             leaving = self._known(partitions)
             if leaving and not self.is_closing:
+                self._publish(client)  # a cooperative group has a new generation by now, and the drain commits with it
                 with self.report.callback("revoked", client, self.protocol) as measured:
                     measured.release = release = self.release(client, leaving)
                 drain_seconds = round(release.drain_seconds, 3)
@@ -231,15 +236,18 @@ class Rebalance:
             held.lane.topic_id = answer.facts.topic_id
             if held.decided is None:
                 held.lane.committed = answer.committed
-            decided = held.decided or answer
-            self.start(held, decided.start, decided.cause)
             ready.append(held)
+        self._publish(client)
+        for held in ready:
+            decided = held.decided or found[held.key]
+            self.start(held, decided.start, decided.cause)
         self.point(client, ready)
 
     def replace(self, client: KafkaClient, leaving: Sequence[Held], starts: Mapping[Key, Found]) -> None:
         """Bring partitions that are ours back as new lanes, after their old lanes were released or abandoned."""
         keys = [held.key for held in leaving]
         lanes = self.begin(client, keys, starts)
+        self._publish(client)
         self._emit(LanesAdded(tuple(held.lane for held in lanes)))
         self.point(client, lanes)
 
@@ -311,6 +319,7 @@ class Rebalance:
         client.resume([TopicPartition(*held.key) for held in lanes])  # a pause outlives revocation and return
         self._pause(client, lanes)
         granted = tuple(held.lane for held in lanes)
+        self._publish(client)
         self._metrics.rebalances.labels("assigned" if is_full_set else "added").inc()
         self._emit(LanesAssigned(granted) if is_full_set else LanesAdded(granted))
         log.debug("lanes_assigned", partitions=_names(lanes), lanes=len(lanes), is_full_set=is_full_set)
@@ -362,11 +371,19 @@ class Rebalance:
         for held in lanes:
             held.lane.fence()
             self.assignment.drop(held)
+        self._publish(client)
+
+    def _publish(self, client: KafkaClient) -> None:
+        """Tell sinks that commit positions of each change of the lanes: before it shows anywhere else."""
+        if self._membership is not None:
+            self._membership.publish(client, self.assignment)
 
     def _try_commit(
         self, client: KafkaClient, wanted: Mapping[Key, tuple[Held, PartitionId, Offset]]
     ) -> dict[Key, str]:
         """Commit once; return the error code of each partition that failed."""
+        if self._membership is not None:
+            return {}  # the sink has committed it, in the transaction of the records
         offsets = [commit_entry(held, position) for held, _, position in wanted.values()]
         started = time.monotonic()
         try:

@@ -44,7 +44,7 @@ from connector.api.event import (
     StopCause,
 )
 from connector.api.settings import Settings
-from connector.api.sink import LaneInfo, Sink, SinkContext, StoredPosition
+from connector.api.sink import GroupCommit, LaneInfo, Sink, SinkContext, StoredPosition
 from connector.api.types import LaneId, Offset
 from connector.testing.batches import Record, make_batch
 from connector.testing.faults import FaultSwitch, kill_this_process
@@ -62,7 +62,7 @@ Row: TypeAlias = "tuple[Any, ...]"
 """topic, partition, offset and, as far as the destination keeps them, value, key, headers as (name, value) pairs."""
 
 _TOPIC = "contract"
-_CONTEXT = SinkContext(group_id="contract")
+_GROUP = "contract"
 _DEADLINE_SECONDS = 60.0
 _ATTEMPTS = 20
 _BIG_BYTES = 2**20  # over what Kafka takes by default, once the rest of the value is added
@@ -109,12 +109,24 @@ class SinkContract(Generic[S]):
         """Return a context in which the destination is down, to have outages checked; it was written to before."""
         return None
 
+    def group_commit(self, lane: LaneId) -> GroupCommit:
+        """Return what a sink that commits positions commits a lane with: as a member of a group, which has it now."""
+        raise NotImplementedError(f"{type(self).__name__} has to define group_commit(self, lane)")
+
+    def former_group_commit(self, lane: LaneId) -> GroupCommit:
+        """Return the same, of a generation that is over, so that the group's coordinator refuses it."""
+        raise NotImplementedError(f"{type(self).__name__} has to define former_group_commit(self, lane)")
+
+    def committed(self, settings: S) -> Mapping[tuple[str, int], int]:
+        """Return the positions that the group of `group_commit` has, by topic and partition."""
+        raise NotImplementedError(f"{type(self).__name__} has to define committed(self, settings)")
+
     # Life.
 
     def test_close_is_allowed_before_open_and_twice(self, tmp_path: Path) -> None:
         settings = self.make_settings(tmp_path)
-        self.make_sink(settings, _CONTEXT).close()
-        sink = self.make_sink(settings, _CONTEXT)
+        self.make_sink(settings, self._context()).close()
+        sink = self.make_sink(settings, self._context())
         sink.open()
         sink.close()
         sink.close()
@@ -132,7 +144,7 @@ class SinkContract(Generic[S]):
         first, second = self._batch(), self._batch(offset=3)
         with self._session(settings) as session:
             session.write(first)
-            self.make_sink(settings, _CONTEXT)  # as at start, to ask whether it holds positions
+            self.make_sink(settings, self._context())  # as at start, to ask whether it holds positions
             session.write(second)
         self._check(settings, first, second)
 
@@ -336,7 +348,7 @@ class SinkContract(Generic[S]):
 
     def test_a_tombstone_deletes_what_its_key_names(self, tmp_path: Path) -> None:
         settings = self.make_settings(tmp_path)
-        context = SinkContext(group_id=_CONTEXT.group_id, tombstones="delete")
+        context = self._context(tombstones="delete")
         if not self.make_sink(settings, context).deletes:
             return
         first = self._batch()
@@ -452,7 +464,7 @@ class SinkContract(Generic[S]):
             _expect(session.claim(lane), stored, "the position after one batch")
             session.write(self._batch(offset=17))
         self._check(settings, batch, self._batch(offset=17))
-        with self._session(settings, SinkContext(group_id="another")) as session:
+        with self._session(settings, self._context(group_id="another")) as session:
             _expect(session.claim(lane), None, "the position of another group")
 
     def test_a_former_owner_is_refused_and_writes_nothing(self, tmp_path: Path) -> None:
@@ -491,6 +503,77 @@ class SinkContract(Generic[S]):
             session.attempt(FaultSwitch().put_into(third, 1))
         self._check_agreement(settings, first, second, third)
 
+    # Positions that the sink commits.
+
+    def test_the_position_of_a_batch_is_committed_when_it_is_acknowledged(self, tmp_path: Path) -> None:
+        settings = self.make_settings(tmp_path)
+        if not self._commits_positions(settings):
+            return
+        first, second = self._batch(next_offset=17), self._batch(offset=17)  # behind a gap
+        other = self._batch(partition=1, lane=2)
+        self._crash(settings, lambda session: session.write(first, other))
+        self._expect_committed(settings, {(_TOPIC, 0): 17, (_TOPIC, 1): 3}, "after a batch of each of two lanes")
+        with self._session(settings) as session:
+            session.write(second)
+            session.write(make_batch(topic=_TOPIC, offset=20, next_offset=25))
+        self._expect_committed(settings, {(_TOPIC, 0): 25, (_TOPIC, 1): 3}, "after an empty batch up to 25")
+        self._check(settings, first, second, other)
+
+    def test_a_lane_that_has_left_writes_and_commits_nothing(self, tmp_path: Path) -> None:
+        settings = self.make_settings(tmp_path)
+        if not self._commits_positions(settings):
+            return
+        first, second = self._batch(), self._batch(offset=3)
+        has_left = False
+
+        def commit(lane: LaneId) -> GroupCommit:
+            if has_left:
+                raise RefusedError("the lane has left")
+            return self.group_commit(lane)
+
+        with self._session(settings, self._context(group_commit=commit)) as session:
+            session.write(first)
+            has_left = True
+            self._expect_refusal(session, second, RefusedError, "whose lane has left")
+        self._expect_committed(settings, {(_TOPIC, 0): 3}, "after the write of a lane that has left")
+        self._check(settings, first)
+
+    def test_a_former_generation_writes_and_commits_nothing(self, tmp_path: Path) -> None:
+        settings = self.make_settings(tmp_path)
+        if not self._commits_positions(settings):
+            return
+        first, second = self._batch(), self._batch(offset=3)
+        is_over = False
+
+        def commit(lane: LaneId) -> GroupCommit:
+            return self.former_group_commit(lane) if is_over else self.group_commit(lane)
+
+        context = self._context(group_commit=commit)
+        with self._session(settings, context) as session:
+            session.write(first)
+            is_over = True
+            self._expect_refusal(session, second, (RefusedError, TransientError), "of a former generation")
+            self._expect_committed(settings, {(_TOPIC, 0): 3}, "after the write of a former generation")
+            self._check(settings, first)
+            is_over = False
+            session.write(second)
+        self._check(settings, first, second)
+
+    def test_records_and_committed_position_are_there_together_or_not_at_all(self, tmp_path: Path) -> None:
+        settings = self.make_settings(tmp_path)
+        if not self._commits_positions(settings):
+            return
+        first, second, third = (self._batch(offset=offset) for offset in (0, 3, 6))
+        self._crash(settings, lambda session: session.write(first))
+        self._check_committed_records(settings, first)
+        interrupted = FaultSwitch(kill_this_process).put_into(second, 1)
+        self._crash(settings, lambda session: session.write(interrupted))
+        with self._session(settings) as session:
+            self._check_committed_records(settings, first, second)
+            session.replay(second)
+            session.attempt(FaultSwitch().put_into(third, 1))
+        self._check_committed_records(settings, first, second, third)
+
     # Positions that a command reads and sets.
 
     def test_positions_are_read_without_a_claim(self, tmp_path: Path) -> None:
@@ -515,14 +598,14 @@ class SinkContract(Generic[S]):
         written, other = self._batch(), self._batch(partition=1, lane=2)
         with self._session(settings) as session:
             session.write(written, other)
-        with self._session(settings, SinkContext(group_id="another")) as session:
+        with self._session(settings, self._context(group_id="another")) as session:
             session.claim(_lane_of(written))
             session.write(self._batch(offset=100))
         wanted = {
             (_TOPIC, 0): StoredPosition(Offset(50), "id-2"),
             (_TOPIC, 7): StoredPosition(Offset(0), None),  # which nobody has written
         }
-        _run_and_kill(lambda: self.make_sink(settings, _CONTEXT).reset_positions(wanted))
+        _run_and_kill(lambda: self.make_sink(settings, self._context()).reset_positions(wanted))
         expected = {**wanted, (_TOPIC, 1): StoredPosition(other.metadata.next_offset, "id-1")}
         _expect(self._read_positions(settings), expected, "what is read of positions after a reset")
         elsewhere = {(_TOPIC, 0): StoredPosition(Offset(103), "id-1")}
@@ -572,11 +655,11 @@ class SinkContract(Generic[S]):
         )
 
     @contextlib.contextmanager
-    def _session(self, settings: S, context: SinkContext = _CONTEXT) -> Iterator[_Session]:
-        sink = self.make_sink(settings, context)
+    def _session(self, settings: S, context: SinkContext | None = None) -> Iterator[_Session]:
+        sink = self.make_sink(settings, context or self._context())
         try:
             sink.open()
-            yield _Session(sink)
+            yield self._session_of(sink, settings)
         finally:
             sink.close()
 
@@ -584,30 +667,56 @@ class SinkContract(Generic[S]):
         """Let an instance live in a process of its own, which is killed when `live` returns, without `close`."""
 
         def run() -> None:
-            sink = self.make_sink(settings, _CONTEXT)
+            sink = self.make_sink(settings, self._context())
             sink.open()
-            live(_Session(sink))
+            live(self._session_of(sink, settings))
 
         _run_and_kill(run)
 
     def _is_idempotent(self, settings: S) -> bool:
         """Whether no repeat may be seen. Positions keep repeats out too."""
-        sink = self.make_sink(settings, _CONTEXT)
-        return sink.is_idempotent or sink.holds_positions
+        sink = self.make_sink(settings, self._context())
+        return sink.is_idempotent or sink.holds_positions or sink.commits_positions
+
+    def _context(self, **fields: Any) -> SinkContext:
+        return SinkContext(**{"group_id": _GROUP, "group_commit": self.group_commit, **fields})
+
+    def _session_of(self, sink: Sink[S], settings: S) -> _Session:
+        return _Session(sink, lambda: self.committed(settings))
+
+    def _commits_positions(self, settings: S) -> bool:
+        return self.make_sink(settings, self._context()).commits_positions
+
+    def _expect_committed(self, settings: S, positions: Mapping[tuple[str, int], int], when: str) -> None:
+        _expect(dict(self.committed(settings)), dict(positions), f"what is committed {when}")
+
+    def _expect_refusal(
+        self, session: _Session, batch: Batch, kinds: type[Exception] | tuple[type[Exception], ...], what: str
+    ) -> None:
+        try:
+            session.write(batch)
+        except kinds:
+            return
+        _fail(f"the write of a batch {what} was acknowledged")
+
+    def _check_committed_records(self, settings: S, *batches: Batch) -> None:
+        """See that what is stored is exactly what lies below the committed position."""
+        position = self.committed(settings).get((_TOPIC, 0), 0)
+        self._check(settings, *(batch for batch in batches if batch.metadata.next_offset <= position))
 
     def _holds_positions(self, settings: S) -> bool:
-        return self.make_sink(settings, _CONTEXT).holds_positions
+        return self.make_sink(settings, self._context()).holds_positions
 
     def _resets_positions(self, settings: S) -> bool:
-        return self._holds_positions(settings) and self.make_sink(settings, _CONTEXT).resets_positions
+        return self._holds_positions(settings) and self.make_sink(settings, self._context()).resets_positions
 
-    def _read_positions(self, settings: S, group: str = _CONTEXT.group_id) -> Mapping[tuple[str, int], StoredPosition]:
+    def _read_positions(self, settings: S, group: str = _GROUP) -> Mapping[tuple[str, int], StoredPosition]:
         """Read positions as a command does: with an instance that is never opened."""
-        with contextlib.closing(self.make_sink(settings, SinkContext(group_id=group))) as sink:
+        with contextlib.closing(self.make_sink(settings, self._context(group_id=group))) as sink:
             return sink.read_positions()
 
     def _reset_positions(self, settings: S, positions: Mapping[tuple[str, int], StoredPosition]) -> None:
-        with contextlib.closing(self.make_sink(settings, _CONTEXT)) as sink:
+        with contextlib.closing(self.make_sink(settings, self._context())) as sink:
             sink.reset_positions(positions)
 
     def _check_refusals(self, settings: S, batch: Batch) -> None:
@@ -653,8 +762,9 @@ class SinkContract(Generic[S]):
 class _Session:
     """One open instance, called as the runtime calls it: one thread, lanes claimed before they write."""
 
-    def __init__(self, sink: Sink[Any]) -> None:
+    def __init__(self, sink: Sink[Any], committed: Callable[[], Mapping[tuple[str, int], int]]) -> None:
         self.sink = sink
+        self._committed = committed
         self._claimed: set[LaneId] = set()
 
     def tell(self, event: Event) -> None:
@@ -726,7 +836,11 @@ class _Session:
         return _fail(f"a batch of {len(batch)} records was not taken within {_ATTEMPTS} tries")
 
     def replay(self, batch: Batch) -> None:
-        """Deliver what was delivered before, from the stored position if the sink holds one."""
+        """Deliver what was delivered before, from the stored or committed position if the sink moves one."""
+        if self.sink.commits_positions:
+            where = batch.metadata.topic, batch.metadata.partition
+            if self._committed().get(where, 0) >= batch.metadata.next_offset:
+                return
         if self.sink.holds_positions:
             stored = self.claim(_lane_of(batch))
             if stored is not None and stored.next_offset >= batch.metadata.next_offset:

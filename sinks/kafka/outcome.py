@@ -40,6 +40,17 @@ _ADVICE = {
     "NOT_ENOUGH_REPLICAS": "Fewer replicas are in sync than min.insync.replicas asks for.",
     "NOT_ENOUGH_REPLICAS_AFTER_APPEND": "Fewer replicas are in sync than min.insync.replicas asks for.",
 }
+_REBALANCE = frozenset(
+    {
+        "ILLEGAL_GENERATION",
+        "UNKNOWN_MEMBER_ID",
+        "REBALANCE_IN_PROGRESS",
+        "STALE_MEMBER_EPOCH",
+        "FENCED_MEMBER_EPOCH",
+        "FENCED_INSTANCE_ID",
+    }
+)
+_FENCED = frozenset({"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING"})
 TOO_LARGE = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"})
 
 
@@ -58,6 +69,25 @@ def access_error(code: str, text: str) -> AuthenticationError | None:
     if code in _RIGHTS:
         return AuthenticationError(f"The sink's cluster refused access ({code}: {text}). Grant {_RIGHTS[code]}.")
     return None
+
+
+def transaction_error(what: str, code: str, text: str) -> TransientError | FatalError:
+    """Return what to raise when a transaction could not be begun or committed; `what` names its records."""
+    if (denied := access_error(code, f"{what}: {text}")) is not None:
+        return denied
+    if code == "INVALID_TRANSACTION_TIMEOUT":
+        return ConfigError(
+            f"The broker refuses CONNECTOR_SINK_TRANSACTION_TIMEOUT ({text}). Set it to no more than its "
+            "transaction.max.timeout.ms."
+        )
+    if code in _REBALANCE:
+        return TransientError(f"{what}: the group has rebalanced meanwhile, the transaction is aborted ({code})")
+    if code in _FENCED:
+        return TransientError(
+            f"{what}: the broker has ended the transaction ({code}: {text}). It took longer than "
+            "CONNECTOR_SINK_TRANSACTION_TIMEOUT, or another producer has the same CONNECTOR_SINK_TRANSACTIONAL_ID."
+        )
+    return TransientError(f"{what}: the transaction did not succeed ({code}: {text})")
 
 
 def delivery_error(what: str, code: str, text: str) -> TransientError | PoisonError | FatalError:

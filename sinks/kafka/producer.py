@@ -97,7 +97,8 @@ class BatchProducer:
             TransientError: Nobody knows which have arrived.
             PoisonError: A decoded value has no bytes.
         """
-        failures = self.queue(batch, topic, partition, with_origin=with_origin)
+        failures: dict[int, KafkaError] = {}
+        self.queue(batch, topic, partition, failures, with_origin=with_origin)
         producer = self.get()
         left = self._serve(lambda: producer.flush(self._timeout + _REPORT_SECONDS))
         if failures and (denied := self.denial()) is not None:
@@ -112,14 +113,16 @@ class BatchProducer:
             )
         return failures
 
-    def queue(self, batch: Batch, topic: str, partition: int | None, *, with_origin: bool) -> dict[int, KafkaError]:
-        """Hand a batch to the client in its order; the mapping that is returned gets its failures, now and later.
+    def queue(
+        self, batch: Batch, topic: str, partition: int | None, failures: dict[int, KafkaError], *, with_origin: bool
+    ) -> None:
+        """Hand a batch to the client in its order; `failures` gets what is not delivered by index, now and later.
 
         Raises:
+            KafkaException: The transaction has failed already, of one of its first records perhaps.
             PoisonError: A decoded value has no bytes.
             TransientError: The client's queue stays full, or it has failed for good and is made anew.
         """
-        failures: dict[int, KafkaError] = {}
         columns = {name: batch.column(name) for name in _COLUMNS}
         for name in ("key", "value"):
             if name in batch.decoded:
@@ -142,7 +145,9 @@ class BatchProducer:
                         break
                     self._serve(lambda: producer.poll(_ROOM_SECONDS))
                 except KafkaException as error:
-                    if error.args[0].code() in (KafkaError._FATAL, KafkaError._STATE):
+                    if error.args[0].code() == KafkaError._STATE:
+                        raise
+                    if error.args[0].code() == KafkaError._FATAL:
                         self.drop()
                         raise TransientError(
                             f"the producer for {topic} has failed and is made anew ({error.args[0].str()})"
@@ -151,30 +156,37 @@ class BatchProducer:
                     break
                 else:
                     break
-        return failures
 
     def denial(self) -> AuthenticationError | None:
         """Return the error of credentials or rights that the client has told of, if there is one."""
         return None if self._last_error is None else access_error(self._last_error.name(), self._last_error.str())
 
     def _serve(self, call: Callable[[], int]) -> int:
-        """Let the client call back and return what `call` does, or 1 when the client has failed for good.
-
-        Such a failure comes as an exception from within; another callback after it would turn it into a SystemError.
-        """
+        """Let the client call back and return what `call` does, or 1 when the client has failed for good."""
         try:
             return call()
         except (KafkaException, SystemError) as error:
-            cause = error if isinstance(error, KafkaException) else error.__cause__
-            if not isinstance(cause, KafkaException):
+            cause = client_error(error)
+            if cause is None:
                 raise
-            self._last_error = cause.args[0]
+            self._last_error = cause
             return 1
 
     def _on_error(self, error: KafkaError) -> None:
         # Brokers that cannot be reached come after the cause: the credentials say more.
         if self._last_error is None or access_error(error.name(), error.str()) is not None:
             self._last_error = error
+
+
+def client_error(error: BaseException) -> KafkaError | None:
+    """Return what the client says in an exception, None if it is none of the client's.
+
+    That it has failed for good comes as an exception out of a callback; another callback after it makes a SystemError
+    of it.
+    """
+    cause = error.__cause__ if isinstance(error, SystemError) else error
+    found: KafkaError | None = cause.args[0] if isinstance(cause, KafkaException) else None
+    return found
 
 
 def cluster_id(connection: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict
@@ -32,8 +33,12 @@ _OWN_NAME = {
     "partitioner": "CONNECTOR_SINK_PARTITION",
     "message.timeout.ms": "CONNECTOR_SINK_TIMEOUT",
     "delivery.timeout.ms": "CONNECTOR_SINK_TIMEOUT",
+    "transactional.id": "CONNECTOR_SINK_TRANSACTIONAL_ID",
+    "transaction.timeout.ms": "CONNECTOR_SINK_TRANSACTION_TIMEOUT",
 }
 _ALWAYS = ("acks", "request.required.acks", "enable.idempotence", "delivery.report.only.error", "queuing.strategy")
+_UNIQUE = uuid.uuid4().hex[:12]  # of this process
+_ID_NAMES = ("group", "host", "pipeline", "unique")
 _NEVER = ("plugin.library.paths", "logger", "opaque", "interceptors")
 
 
@@ -63,6 +68,12 @@ def _check_properties(properties: Secret | None) -> Secret | None:
     if properties is not None:
         parse_properties(properties.get_secret_value())
     return properties
+
+
+def _check_id(template: str) -> str:
+    if "pipeline" not in placeholders(template, _ID_NAMES):
+        raise ValueError("lacks {pipeline}: two pipelines with one id would end each other's transactions")
+    return template
 
 
 def _check_topic(template: str) -> str:
@@ -105,6 +116,39 @@ class KafkaSettings(Settings):
         ge=1.0,
         description="How long the cluster may take to confirm a batch; keep it below CONNECTOR_DRAIN_TIMEOUT",
     )
+    transactional: bool = Field(
+        default=False,
+        description="Write each batch in a transaction that commits the position of its partition too: exactly once, "
+        "for those who read with isolation.level=read_committed. Only within the cluster that is read",
+    )
+    transactional_id: Annotated[str, AfterValidator(_check_id)] = Field(
+        default="{group}-{host}-{pipeline}-{unique}",
+        description="Of the producer, a template: {group}, {host}, {pipeline} (number), {unique} (of the process). No "
+        "two running pipelines may have the same one",
+    )
+    transaction_timeout: Duration = Field(
+        default=30.0,
+        ge=1.0,
+        description="After this time the broker ends a transaction that a killed process has left open",
+    )
+
+    def problems(self, pipelines: int) -> list[str]:
+        """Return what does not go together."""
+        if not self.transactional:
+            return []
+        found = []
+        if self.bootstrap_servers is not None:
+            found.append(
+                "CONNECTOR_SINK_TRANSACTIONAL=true does not go with CONNECTOR_SINK_BOOTSTRAP_SERVERS: one transaction "
+                "cannot span two clusters, and the group's positions are in the one that is read. Unset one of them."
+            )
+        if self.timeout >= self.transaction_timeout:
+            found.append(
+                f"CONNECTOR_SINK_TIMEOUT={self.timeout:g}s must be below "
+                f"CONNECTOR_SINK_TRANSACTION_TIMEOUT={self.transaction_timeout:g}s: else the broker ends transactions "
+                "that are still under way."
+            )
+        return found
 
 
 def producer_properties(settings: KafkaSettings, context: SinkContext) -> dict[str, Any]:
@@ -114,8 +158,17 @@ def producer_properties(settings: KafkaSettings, context: SinkContext) -> dict[s
         connection = dict(context.connection)
     else:
         connection = {"client.id": "sluiceway", "bootstrap.servers": settings.bootstrap_servers}
+    transactional = {}
+    if settings.transactional:
+        transactional = {
+            "transactional.id": settings.transactional_id.format(
+                group=context.group_id, host=context.host, pipeline=context.pipeline, unique=_UNIQUE
+            ),
+            "transaction.timeout.ms": int(settings.transaction_timeout * 1000),
+        }
     return {
         **connection,
+        **transactional,
         "logger": logging.getLogger("librdkafka"),
         **_TUNED,
         **given,

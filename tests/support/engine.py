@@ -29,6 +29,7 @@ from connector.runtime.supervisor import Supervisor
 from connector.sink.retry import Backoff
 from connector.source.cluster import Cluster, ClusterView
 from connector.source.consumer import KafkaSource
+from connector.source.membership import Membership
 from connector.source.position import StartPolicies, TopicFacts
 from connector.source.settings import ClientPlan, SourceSettings
 from connector.telemetry.metrics import Metrics
@@ -79,6 +80,7 @@ class Destination:
         self.hanging = threading.Semaphore(0)  # released by each write that begins to hang
         self.open_errors: list[Exception] = []
         self.stored: dict[Key, StoredPosition | None] | None = None  # makes the sink one that holds positions
+        self.commits_positions = False  # makes it one that commits them; `behave` does it
         self.claim_errors: list[Exception] = []
         self.claims: list[LaneInfo] = []
 
@@ -127,6 +129,10 @@ class RecordingSink(Sink[Settings]):
     @property
     def holds_positions(self) -> bool:
         return self._destination.stored is not None
+
+    @property
+    def commits_positions(self) -> bool:
+        return self._destination.commits_positions
 
     def claim(self, lane: LaneInfo) -> StoredPosition | None:
         self._destination.claims.append(lane)
@@ -262,8 +268,10 @@ class KafkaDriver:
         startup_timeout: float = 5.0,
         fails_on_missing_topic: bool = False,
         lanes_bytes: int = 2**24,
+        sink_commits: bool = False,
     ) -> None:
         self.metrics = Metrics()
+        self.membership = Membership()
         counts = {"t": 4} if topics is None else topics
         names = tuple(counts if subscription is None else subscription)
         self.cluster = StubCluster({name: TopicFacts(n, f"id of {name}") for name, n in counts.items()}, names)
@@ -290,6 +298,7 @@ class KafkaDriver:
             self.metrics,
             self._make_client,
             self.cluster,
+            self.membership if sink_commits else None,
         )
         if ends is not None:
             self.fake.watermarks = {key: (0, end) for key, end in ends.items()}
@@ -575,3 +584,18 @@ def _quick() -> Iterator[None]:
         ):
             stack.enter_context(mock.patch(name, seconds))
         yield
+
+
+@contextlib.contextmanager
+def together(fake: FakeClient) -> Iterator[None]:
+    """Let everything that is pushed meanwhile be served by one call of the client."""
+    release, entered = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        entered.set()
+        assert release.wait(WAIT_SECONDS)
+
+    fake._push(wait)
+    assert entered.wait(WAIT_SECONDS)
+    yield
+    release.set()

@@ -107,10 +107,19 @@ class OnePipeline:
             self.pipeline.put(Finish(StopCause.MANUAL))
             self.until(lambda: bool(self.find(Finished)))
 
-    def lane(self, partition: int = 0, *, start: int = 0, high_bytes: int = 2**24, awaits_sink: bool = False) -> Lane:
+    def lane(
+        self,
+        partition: int = 0,
+        *,
+        start: int = 0,
+        high_bytes: int = 2**24,
+        awaits_sink: bool = False,
+        committed: int | None = None,
+    ) -> Lane:
         """Give the pipeline a new lane that begins here."""
         number = next(self._ids)
         lane = Lane(LaneId(number), PartitionId(number), "t", partition, high_bytes=high_bytes, awaits_sink=awaits_sink)
+        lane.committed = None if committed is None else Offset(committed)
         if not awaits_sink:
             lane.put(Chunk([], Offset(start)))
         self.pipeline.put(AddLanes((lane,), Epoch(1)))

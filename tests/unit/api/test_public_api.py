@@ -8,7 +8,7 @@ from connector.api import errors
 
 PUBLIC = {
     "AuthenticationError", "Batch", "BatchMetadata", "CloseReason", "ConfigError", "ConnectorError", "Duration",
-    "Epoch", "Error", "Event", "ExitCode", "FatalError", "FencedError", "Field", "Input", "InputClosed",
+    "Epoch", "Error", "Event", "ExitCode", "FatalError", "FencedError", "Field", "GroupCommit", "Input", "InputClosed",
     "InputRecovered", "InvariantError", "JsonValue", "LaneId", "LaneInfo", "Message", "NodeFailed",
     "NodeRestarted", "Offset", "ParamDeleted", "ParamUpdate", "PartitionId", "PoisonError", "RecordErrors",
     "RefusedError", "Reload", "Secret", "Settings", "Sink", "SinkContext", "Size", "Stop", "StopCause",

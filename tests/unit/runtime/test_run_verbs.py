@@ -16,6 +16,7 @@ from connector.cli.workshop import Workshop
 from connector.config.load import load
 from connector.runtime.params import Params
 from connector.runtime.snapshot import StatusBoard
+from connector.source.membership import Membership
 from connector.telemetry.status import RunState
 from tests.support.engine import Engine, MemoryDriver
 
@@ -105,7 +106,7 @@ class Run:
         self.board = StatusBoard("g", self.driver.metrics)
 
         def maker(report: Callable[[Report], None]) -> PipelineMaker:
-            self.workshop = Workshop(config, self.driver.metrics, report)
+            self.workshop = Workshop(config, self.driver.metrics, report, Membership())
 
             def make(number: int, incarnation: int, notices: Sequence[Event]) -> Pipeline:
                 return self.workshop.make_pipeline(number, incarnation, (*self.params.all(), *notices))

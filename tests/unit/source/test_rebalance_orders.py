@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,31 +11,14 @@ from connector import ExitCode, InvariantError
 from connector.api.event import InputClosed
 from connector.api.source_event import LanesAdded, LanesAssigned, LanesRevoked, RevokeReason
 from connector.testing.client import FakeClient
-from tests.support.engine import PROTOCOLS, WAIT_SECONDS, Destination, Engine, KafkaDriver
+from tests.support.engine import PROTOCOLS, Destination, Engine, KafkaDriver, together
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from connector.testing.client import Key
 
 A, B, C, D = ("t", 0), ("t", 1), ("t", 2), ("t", 3)
 every_protocol = pytest.mark.parametrize("protocol", PROTOCOLS)
 not_eager = pytest.mark.parametrize("protocol", ["cooperative-sticky", "consumer"])
-
-
-@contextlib.contextmanager
-def together(fake: FakeClient) -> Iterator[None]:
-    """Let everything that is pushed meanwhile be served by one call of the client."""
-    release, entered = threading.Event(), threading.Event()
-
-    def wait() -> None:
-        entered.set()
-        assert release.wait(WAIT_SECONDS)
-
-    fake._push(wait)
-    assert entered.wait(WAIT_SECONDS)
-    yield
-    release.set()
 
 
 def callback(fake: FakeClient, name: str, *keys: Key) -> None:

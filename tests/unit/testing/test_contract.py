@@ -6,18 +6,22 @@ import ast
 import contextlib
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from connector import (
+    Batch,
     CloseReason,
     ConnectorError,
     Field,
+    GroupCommit,
     Input,
     InputClosed,
     InputRecovered,
+    Offset,
     PoisonError,
     RecordErrors,
     RefusedError,
@@ -32,7 +36,7 @@ from connector.testing import SinkContract
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from connector import Batch, Event, LaneId, LaneInfo, Offset, SinkContext
+    from connector import Event, LaneId, LaneInfo, SinkContext
 
 FIELDS = ("topic", "partition", "offset", "value", "key", "headers")
 BAD = b"bad"
@@ -196,6 +200,71 @@ class RowsContract(SinkContract[PathSettings]):
         return [(*row, ast.literal_eval(headers)) for *row, headers in rows]
 
 
+class Group:
+    """A consumer group in a database that records are written to as well: it commits for one generation only."""
+
+    def __init__(self, path: str) -> None:
+        self.path = f"{path}.group.db"
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        with contextlib.closing(sqlite3.connect(self.path)) as database, database:
+            database.execute("CREATE TABLE IF NOT EXISTS records (topic, partition, offset, contents)")
+            database.execute("CREATE TABLE IF NOT EXISTS positions (topic, partition, at)")
+            yield database
+
+    def commit(self, database: sqlite3.Connection, batch: Batch, commit: GroupCommit) -> None:
+        if commit.member != b"now":
+            raise TransientError("a former generation")
+        metadata = batch.metadata
+        where = metadata.topic, metadata.partition
+        database.execute("DELETE FROM positions WHERE topic = ? AND partition = ?", where)
+        database.execute("INSERT INTO positions VALUES (?, ?, ?)", (*where, metadata.next_offset))
+
+
+class Committing(Sink[PathSettings]):
+    """A good sink that commits positions: both in one transaction."""
+
+    def __init__(self, settings: PathSettings, context: SinkContext) -> None:
+        super().__init__(settings, context)
+        self.group = Group(settings.path)
+
+    @property
+    def commits_positions(self) -> bool:
+        return True
+
+    def write(self, batch: Batch) -> None:
+        with self.group.transaction() as database:
+            self.store(database, batch)
+            self.group.commit(database, batch, self.context.group_commit(batch.metadata.lane))
+
+    def store(self, database: sqlite3.Connection, batch: Batch) -> None:
+        for topic, partition, offset, *contents in batch.rows(*FIELDS):
+            database.execute("INSERT INTO records VALUES (?, ?, ?, ?)", (topic, partition, offset, repr(contents)))
+
+
+class CommittingContract(SinkContract[PathSettings]):
+    sink_type = Committing
+
+    def make_settings(self, tmp_path: Path) -> PathSettings:
+        return PathSettings(path=str(tmp_path / "records"))
+
+    def read_back(self, settings: PathSettings) -> list[tuple[Any, ...]]:
+        with Group(settings.path).transaction() as database:
+            rows = database.execute("SELECT * FROM records ORDER BY rowid").fetchall()
+        return [(*row, *ast.literal_eval(contents)) for *row, contents in rows]
+
+    def group_commit(self, lane: LaneId) -> GroupCommit:
+        return GroupCommit(b"now", "")
+
+    def former_group_commit(self, lane: LaneId) -> GroupCommit:
+        return GroupCommit(b"then", "")
+
+    def committed(self, settings: PathSettings) -> dict[tuple[str, int], int]:
+        with Group(settings.path).transaction() as database:
+            return {(topic, partition): at for topic, partition, at in database.execute("SELECT * FROM positions")}
+
+
 class Background(Lines):
     """A good sink with several batches in flight."""
 
@@ -313,7 +382,9 @@ class KeepingContract(LinesContract):
 
 def contract(sink: type[Sink[Any]]) -> SinkContract[Any]:
     """The contract of a sink of this file."""
-    base = RowsContract if issubclass(sink, Rows) else KeepingContract if sink is Keeping else LinesContract
+    base: type[SinkContract[PathSettings]] = KeepingContract if sink is Keeping else LinesContract
+    if issubclass(sink, (Rows, Committing)):
+        base = RowsContract if issubclass(sink, Rows) else CommittingContract
     bad_value = BAD if issubclass(sink, (Halved, Named)) else None
     made: SinkContract[Any] = type("Contract", (base,), {"sink_type": sink, "bad_value": bad_value})()
     return made
@@ -328,7 +399,7 @@ def run(sink: type[Sink[Any]], check: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("check", CHECKS)
-@pytest.mark.parametrize("sink", [Lines, Rows, Background, HoldsBack, Deleting, Halved, Named, Keeping])
+@pytest.mark.parametrize("sink", [Lines, Rows, Committing, Background, HoldsBack, Deleting, Halved, Named, Keeping])
 def test_a_good_sink_passes(sink: type[Sink[Any]], check: str, tmp_path: Path) -> None:
     run(sink, check, tmp_path)
 
@@ -724,6 +795,52 @@ class CommitsEachRecord(Rows):
         self.move(batch, batch.metadata.next_offset)
 
 
+class CommitsAfterTheLastRecord(Committing):
+    def write(self, batch: Batch) -> None:
+        if batch:
+            last = Offset(batch.column("offset")[-1] + 1)
+            batch = Batch(replace(batch.metadata, next_offset=last), batch.messages)
+        super().write(batch)
+
+
+class CommitsNoEmptyBatch(Committing):
+    def write(self, batch: Batch) -> None:
+        if batch:
+            super().write(batch)
+
+
+class CommitsAsBefore(Committing):
+    """Asks once as whom it commits."""
+
+    commit: GroupCommit | None = None
+
+    def write(self, batch: Batch) -> None:
+        self.commit = self.commit or self.context.group_commit(batch.metadata.lane)
+        with self.group.transaction() as database:
+            self.store(database, batch)
+            self.group.commit(database, batch, self.commit)
+
+
+class StoresBeforeItCommits(Committing):
+    """Two transactions."""
+
+    def write(self, batch: Batch) -> None:
+        with self.group.transaction() as database:
+            self.store(database, batch)
+        with self.group.transaction() as database:
+            self.group.commit(database, batch, self.context.group_commit(batch.metadata.lane))
+
+
+class CommitsBeforeItStores(Committing):
+    """Two transactions, in the other order."""
+
+    def write(self, batch: Batch) -> None:
+        with self.group.transaction() as database:
+            self.group.commit(database, batch, self.context.group_commit(batch.metadata.lane))
+        with self.group.transaction() as database:
+            self.store(database, batch)
+
+
 class ClaimsWhatItReads(Rows):
     def read_positions(self) -> dict[tuple[str, int], StoredPosition]:
         found = super().read_positions()
@@ -834,6 +951,17 @@ BROKEN: list[tuple[type[Sink[Any]], str, str]] = [
     (RefusesTooLate, "test_a_former_owner_is_refused_and_writes_nothing", r"stored, though .*@3"),
     (MovesThePositionFirst, "test_records_and_position_are_stored_together_or_not_at_all", r"lost: contract\[0\]@3"),
     (CommitsEachRecord, "test_records_and_position_are_stored_together_or_not_at_all", r"stored, though .*@3"),
+    (CommitsAfterTheLastRecord, "test_the_position_of_a_batch_is_committed_when_it_is_acknowledged", "should be {.*17"),
+    (
+        CommitsNoEmptyBatch,
+        "test_the_position_of_a_batch_is_committed_when_it_is_acknowledged",
+        "an empty batch",
+    ),
+    (CommitsAsBefore, "test_a_lane_that_has_left_writes_and_commits_nothing", "whose lane has left was acknowledged"),
+    (StoresBeforeItCommits, "test_a_lane_that_has_left_writes_and_commits_nothing", "should not be"),
+    (CommitsAsBefore, "test_a_former_generation_writes_and_commits_nothing", "former generation was acknowledged"),
+    (StoresBeforeItCommits, "test_a_former_generation_writes_and_commits_nothing", "should not be"),
+    (CommitsBeforeItStores, "test_records_and_committed_position_are_there_together_or_not_at_all", "lost"),
     (ClaimsWhatItReads, "test_positions_are_read_without_a_claim", "another instance has claimed it"),
     (ReadsAllGroups, "test_positions_are_read_without_a_claim", "of another group's positions is {.*next_offset=3"),
     (ReadsClaimsAsPositions, "test_positions_are_read_without_a_claim", "after one batch is {.*next_offset=None"),
