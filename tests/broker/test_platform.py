@@ -251,8 +251,7 @@ def test_a_filter_lets_through_what_matches_and_commits_and_counts_the_rest(
     settings = {
         "CONNECTOR_VALUE_FORMAT": "json",
         "CONNECTOR_TRANSFORMS": "filter",
-        "CONNECTOR_TRANSFORM_FILTER_FIELD": "user.country",
-        "CONNECTOR_TRANSFORM_FILTER_PATTERN": "A.",
+        "CONNECTOR_TRANSFORM_FILTER_EXPRESSION": "matches(value.user.country, 'A.')",
     }
     scenario = Scenario(kafka, group_protocol, [topic], tmp_path, settings)
     with scenario.copy() as copy:
