@@ -28,6 +28,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.promtool, pytest.mark.timeout(180)]
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 JOB = "sluiceway-live"
+EXPECTED_ALERTS = {"ConnectorRecordsDeadLettered", "ConnectorRecordsSkipped"}
 SINK = """
 import os
 import time
@@ -103,10 +104,12 @@ def test_every_query_of_the_dashboard_gives_data_while_faults_go_on(
             assert second.terminate() == 0  # leaves: another one
         wait_until_copy(first, "it holds all again", lambda: len(held(first)) == 4)
         prometheus.wait_for("count(connector_ready) == 1")
+        for name in EXPECTED_ALERTS:  # a rule is evaluated a second after the scrape that it needs
+            prometheus.wait_for(f"ALERTS{{alertname='{name}', alertstate='firing'}}")
 
         asked = [*_ask_panels(prometheus, start)]
         rules = prometheus.rules()
-        fired = prometheus.over("ALERTS{alertstate='firing'}", start, time.time(), 1)
+        fired = prometheus.instant(f"last_over_time(ALERTS{{alertstate='firing'}}[{math.ceil(time.time() - start)}s])")
         variables = {name: prometheus.instant(_series_of(query)) for name, query in _variables()}
 
     request.config.stash[PANELS] = [
@@ -118,8 +121,7 @@ def test_every_query_of_the_dashboard_gives_data_while_faults_go_on(
     assert not [f"{each.title}: {each.query}" for each in empty]
     assert all(variables.values())
     assert not [f"{rule['name']}: {rule.get('lastError')}" for rule in rules if rule["health"] != "ok"]
-    names_fired = {series["metric"]["alertname"] for series in fired}
-    assert names_fired == {"ConnectorRecordsDeadLettered", "ConnectorRecordsSkipped"}
+    assert {series["metric"]["alertname"] for series in fired} == EXPECTED_ALERTS
 
 
 @dataclass(frozen=True, slots=True)
