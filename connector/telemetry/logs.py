@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _FORMATS = ("auto", "console", "json")
 _QUEUE_LINES = 10_000
+# Clients that tell each request, its whole URL and ten steps of it; botocore also what it signs, session tokens too.
+_TALKATIVE = ("httpx", "httpcore", "botocore", "boto3", "urllib3")
 
 
 class LineHandler(logging.Handler):
@@ -169,7 +171,7 @@ def configure(level: str = "info", format: str = "auto") -> None:  # noqa: A002 
     if _handler not in root.handlers:
         root.addHandler(_handler)
     _let_through(number)
-    for name in ("httpx", "httpcore"):  # they tell each request, with its whole URL, and ten steps of it
+    for name in _TALKATIVE:
         logging.getLogger(name).setLevel(logging.WARNING)
     structlog.configure(
         processors=_PROCESSORS,

@@ -110,9 +110,15 @@ class Rows:
         self._tables.append(added)
         return True
 
-    def table(self) -> pa.Table:
-        """Return all rows as Parquet can have them: without columns that are only null, and `{}` as text."""
-        table = pa.concat_tables(self._tables)
+    def table(self, offset: str) -> pa.Table:
+        """Return all rows as Parquet can have them: without columns that are only null, and `{}` as text.
+
+        They are in the order of the partition: a batch whose file failed comes again behind those that came after it.
+
+        Args:
+            offset: The name of the column with the offset.
+        """
+        table = pa.concat_tables(sorted(self._tables, key=lambda each: each.column(offset)[:1].to_pylist()))
         for name in table.column_names:
             column = table.column(name)
             if pa.types.is_null(column.type):

@@ -183,7 +183,7 @@ class FileWriter:
             return
         failure: ConnectorError | None = None
         try:
-            for begin, table in self._split(file.rows.table()):
+            for begin, table in self._split(file.rows.table(f"{self._form}offset")):
                 self._write(file.origin, begin, table, reason)
         except Exception as error:  # noqa: BLE001 - the connector tells a declared error from a crash
             failure = error  # type: ignore[assignment]

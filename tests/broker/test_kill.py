@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import random
-import threading
 from collections import Counter
-from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.connector import ConnectorProcess
-from tests.support.group import committed_positions, group_settings, wait_until_committed_beyond
-from tests.support.oracle import (
-    CommittedSampler,
-    Place,
-    beyond,
-    ends,
-    judge,
-    wait_until_committed,
-    written_in_order,
-    written_to_files,
-    written_to_table,
-)
-from tests.support.process import wait_until
-from tests.support.scenario import Traffic, held
+from tests.support.group import committed_positions, group_settings
+from tests.support.kills import SEED, kill_under_load
+from tests.support.oracle import Place, beyond, ends, judge, written_in_order, written_to_files, written_to_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from tests.support.kafka import Kafka
@@ -35,45 +20,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
 
 ROUNDS = 2  # with two kills each: twelve over the three protocols
-SEED = random.randrange(2**32)  # in the message of a failure
-RANDOM = random.Random(SEED)
-
-
-def kill_under_load(
-    kafka: Kafka,
-    topics: Sequence[str],
-    group: str,
-    copies: Sequence[ConnectorProcess],
-    on_kill: Callable[[ConnectorProcess], None],
-) -> list[str]:
-    """Run the copies, kill two at random moments in each round, start them again, and end them when all is committed.
-
-    Returns:
-        The committed positions that were seen to go back.
-    """
-    moments = threading.Event()  # never set: its wait is the random moment
-    with ExitStack() as stack:
-        for copy in copies:
-            stack.enter_context(copy)
-        wait_until(lambda: all(held(copy) for copy in copies), timeout=60, what="every copy has partitions")
-        sampler = stack.enter_context(CommittedSampler(kafka, group, topics))
-        traffic = stack.enter_context(Traffic(kafka, topics, portion=200))
-        for _ in range(ROUNDS):
-            wait_until_committed_beyond(kafka, group, committed_positions(kafka, group, topics))
-            victims = RANDOM.sample(copies, 2)
-            for victim in victims:  # the second dies in the rebalance that the first one's end has begun, or before it
-                moments.wait(RANDOM.uniform(0, 1.5))
-                victim.kill()
-                on_kill(victim)
-            for victim in victims:
-                victim.start()
-        wait_until_committed_beyond(kafka, group, committed_positions(kafka, group, topics))
-        traffic.stop()
-        wait_until_committed(kafka, group, topics)
-        codes = [copy.terminate() for copy in copies]
-    assert codes == [0] * len(copies)
-    assert sampler.samples > 0
-    return sampler.went_back
 
 
 @pytest.mark.invariant(1)
@@ -104,7 +50,7 @@ def test_a_kill_loses_nothing_and_repeats_only_what_was_not_committed(
         uncommitted.append(len(open_))
         allowed.update(open_)
 
-    went_back = kill_under_load(kafka, topics, group, copies, note)
+    went_back = kill_under_load(kafka, topics, group, copies, note, rounds=ROUNDS).went_back
     verdict = judge(written_to_files(files.values()), ends(kafka, topics))
     print(f"written and not committed at each kill: {uncommitted}, {verdict}, seed {SEED}")
     assert (verdict.lost, beyond(verdict.repeated, allowed)) == ((), {}), f"seed {SEED}: {verdict}"
@@ -128,7 +74,9 @@ def test_a_kill_neither_loses_nor_repeats_with_positions_in_the_sink(
     }
     copies = [ConnectorProcess(f"copy-{n}", tmp_path, settings) for n in range(3)]
     kills: list[str] = []
-    went_back = kill_under_load(kafka, topics, group, copies, lambda victim: kills.append(victim.name))
+    went_back = kill_under_load(
+        kafka, topics, group, copies, lambda victim: kills.append(victim.name), rounds=ROUNDS
+    ).went_back
     verdict = judge(written_to_table(postgres_dsn), ends(kafka, topics))
     assert (verdict.lost, dict(verdict.repeated)) == ((), {}), f"seed {SEED}: {verdict}"
     assert went_back == []

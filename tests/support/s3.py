@@ -46,11 +46,19 @@ class S3Server:
         self.client.create_bucket(Bucket=name)
         return name
 
-    def objects(self, bucket: str) -> dict[str, bytes]:
-        """Return what is stored, by key, in the order in which it was stored as far as the store tells."""
+    def keys(self, bucket: str) -> list[str]:
+        """Return the keys of what is stored, sorted."""
         pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=bucket)
-        listed = sorted((each for page in pages for each in page.get("Contents", [])), key=lambda each: each["Key"])
-        return {each["Key"]: self.client.get_object(Bucket=bucket, Key=each["Key"])["Body"].read() for each in listed}
+        return sorted(each["Key"] for page in pages for each in page.get("Contents", []))
+
+    def read(self, bucket: str, key: str) -> bytes:
+        """Return what is stored under a key."""
+        data: bytes = self.client.get_object(Bucket=bucket, Key=key)["Body"].read()
+        return data
+
+    def objects(self, bucket: str) -> dict[str, bytes]:
+        """Return what is stored, by key."""
+        return {key: self.read(bucket, key) for key in self.keys(bucket)}
 
     @contextlib.contextmanager
     def answering(self, status: int, code: str, *, method: str = "") -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Self
@@ -69,11 +70,20 @@ class Scenario:
 class Traffic:
     """Produces to topics in small portions from a thread of its own, until `stop`."""
 
-    def __init__(self, kafka: Kafka, topics: Sequence[str], *, portion: int = 1000, pause: float = 0.1) -> None:
+    def __init__(
+        self,
+        kafka: Kafka,
+        topics: Sequence[str],
+        *,
+        portion: int = 1000,
+        pause: float = 0.1,
+        value: bytes = b"x" * 100,
+    ) -> None:
         self._kafka = kafka
         self._topics = topics
         self._portion = portion
         self._pause = pause
+        self._value = value
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="traffic")
         self.produced = 0
@@ -93,7 +103,7 @@ class Traffic:
     def _run(self) -> None:
         for _ in range(_PORTIONS):
             for topic in self._topics:
-                self.produced += self._kafka.produce(topic, (b"x" * 100 for _ in range(self._portion)))
+                self.produced += self._kafka.produce(topic, itertools.repeat(self._value, self._portion))
             if self._is_over.wait(self._pause):
                 return
 

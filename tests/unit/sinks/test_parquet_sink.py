@@ -110,6 +110,12 @@ def test_a_file_ends_with_the_batch_that_fills_it_by_bytes(tmp_path: Path) -> No
         assert [row[2] for row in read_rows(tmp_path)] == [0, 1]
 
 
+def test_a_file_has_the_order_of_the_partition_whatever_failed_and_came_again(tmp_path: Path) -> None:
+    with opened(tmp_path) as bench:
+        bench.finish(make_batch(b"3", b"4", offset=30), make_batch(b"1", b"2", offset=10))
+        assert [row[2:4] for row in read_rows(tmp_path)] == [(10, b"1"), (11, b"2"), (30, b"3"), (31, b"4")]
+
+
 def test_a_file_ends_by_age_although_nothing_more_comes(tmp_path: Path) -> None:
     with opened(tmp_path, file_age=0.2) as bench:
         bench.submit(make_batch(b"1", lane=1), make_batch(b"2", partition=4, lane=2))
