@@ -158,7 +158,6 @@ class LetterReader:
         try:
             listed = self._client.list_topics(timeout=_ANSWER_SECONDS).topics
         except KafkaException as error:
-            self._client.poll(0)  # serves _on_error
             raise self._failure(error.args[0]) from error
         if self._topic not in listed:
             raise ConfigError(
@@ -188,9 +187,11 @@ class LetterReader:
         # Any other is the client's to cure; if it cannot, silence ends the pass.
 
     def _failure(self, error: KafkaError) -> FatalError:
-        seen = error
-        if self._last_error is not None and access_error(self._last_error.name(), self._last_error.str()) is not None:
-            seen = self._last_error
+        message = self._client.poll(0)  # serves _on_error; a refusal by the group's coordinator comes as a message
+        refused = None if message is None else message.error()
+        seen = self._last_error or error
+        if refused is not None and access_error(refused.name(), refused.str()) is not None:
+            seen = refused
         return access_error(seen.name(), seen.str()) or UnreachableError(
             f"The dead letter topic {self._topic} cannot be read ({seen.name()}: {seen.str()}). Check "
             "CONNECTOR_BOOTSTRAP_SERVERS and the cluster, and call it again."
