@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 
-KILLS = 10
 SEED = random.randrange(2**32)  # in the message of a failure
 RANDOM = random.Random(SEED)
 PARTITIONS = 4
@@ -94,14 +93,14 @@ class Mirror:
         return breaks
 
 
-def kill_under_load(mirror: Mirror) -> list[str]:
+def kill_under_load(mirror: Mirror, kills: int) -> list[str]:
     """Kill a copy at random moments and start it again, under load; return committed positions that went back."""
     moments = threading.Event()  # never set: its wait is the random moment
     with ExitStack() as stack:
         mirror.start(stack)
         sampler = stack.enter_context(CommittedSampler(mirror.kafka, mirror.group, [mirror.topic]))
         traffic = stack.enter_context(Traffic(mirror.kafka, [mirror.topic], portion=500))
-        for number in range(KILLS):
+        for number in range(kills):
             mirror.wait_for_progress()
             victim = mirror.copies[number % COPIES]
             moments.wait(RANDOM.uniform(0, 0.5))
@@ -111,14 +110,14 @@ def kill_under_load(mirror: Mirror) -> list[str]:
         traffic.stop()
         mirror.finish()
     assert sampler.samples > 0
-    print(f"{KILLS} kills, {traffic.produced} records, seed {SEED}")
+    print(f"{kills} kills, {traffic.produced} records, seed {SEED}")
     return sampler.went_back
 
 
 @pytest.mark.invariant(1)
 def test_ten_kills_leave_every_record_there_exactly_once(kafka: Kafka, group_protocol: str, tmp_path: Path) -> None:
     mirror = Mirror(kafka, group_protocol, tmp_path, transactional=True)
-    went_back = kill_under_load(mirror)
+    went_back = kill_under_load(mirror, 10)
     verdict = mirror.verdict()
     assert (verdict.lost, dict(verdict.repeated)) == ((), {}), f"seed {SEED}: {verdict}"
     assert mirror.order_breaks() == []
@@ -126,9 +125,9 @@ def test_ten_kills_leave_every_record_there_exactly_once(kafka: Kafka, group_pro
 
 
 @pytest.mark.invariant(1)
-def test_without_transactions_ten_kills_lose_nothing(kafka: Kafka, group_protocol: str, tmp_path: Path) -> None:
+def test_without_transactions_kills_lose_nothing(kafka: Kafka, group_protocol: str, tmp_path: Path) -> None:
     mirror = Mirror(kafka, group_protocol, tmp_path, transactional=False)
-    kill_under_load(mirror)
+    kill_under_load(mirror, 3)
     verdict = mirror.verdict()
     print(f"{group_protocol}: {verdict}")
     assert verdict.lost == (), f"seed {SEED}: {verdict}"
