@@ -6,20 +6,13 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # typed, but without an __all__
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
-    ResourceType,
-)
 
 from tests.support.command import connector_command
-from tests.support.jvm import JvmBroker, start_jvm_broker
+from tests.support.jvm import start_jvm_broker
 from tests.support.kafka import Kafka
 from tests.support.oracle import wait_until_committed, written_to_files
 from tests.support.process import free_ports, wait_until
+from tests.support.protected import PASSWORD, allow, as_user, protected_broker
 from tests.support.scenario import Scenario, held, metric, wait_until_copy, wait_until_ready
 
 if TYPE_CHECKING:
@@ -27,66 +20,28 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.connector import ConnectorProcess
+    from tests.support.jvm import JvmBroker
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
 
-PASSWORD = "c0rrect-h0rse"
 WRONG_PASSWORD = "battery-staple"
-SASL = {
-    "CONNECTOR_KAFKA_SECURITY_PROTOCOL": "SASL_PLAINTEXT",
-    "CONNECTOR_KAFKA_SASL_MECHANISM": "PLAIN",
-    "CONNECTOR_KAFKA_SASL_PASSWORD": PASSWORD,
-    "CONNECTOR_LOG_LEVEL": "debug",
-}
 
 
 @pytest.fixture(scope="module")
 def protected() -> Iterator[JvmBroker]:
-    """A broker that asks its clients for a password, and gives no right to anybody but the listener of the test."""
-    names = ("stranger", "groupless", "reader")
-    users = " ".join(f'user_{name}="{PASSWORD}"' for name in names)
-    properties = {
-        "listener.security.protocol.map": "CLIENT:SASL_PLAINTEXT,BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT",
-        "listener.name.client.sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.client.plain.sasl.jaas.config": (
-            f"org.apache.kafka.common.security.plain.PlainLoginModule required {users};"
-        ),
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS",
-    }
-    with start_jvm_broker(properties) as broker:
-        admin = AdminClient({"bootstrap.servers": broker.internal_servers})
-        rights = [
-            _right("stranger", ResourceType.GROUP),
-            _right("groupless", ResourceType.TOPIC),
-            _right("reader", ResourceType.GROUP),
-            _right("reader", ResourceType.TOPIC),
-        ]
-        for answer in admin.create_acls(rights, request_timeout=30).values():
-            answer.result(30)
+    """A broker with users that lack one right or another."""
+    rights = [
+        allow("stranger", "read", "group"),
+        allow("groupless", "read", "topic"),
+        allow("reader", "read", "group"),
+        allow("reader", "read", "topic"),
+    ]
+    with protected_broker(("stranger", "groupless", "reader"), rights) as broker:
         yield broker
 
 
-def _right(user: str, kind: ResourceType) -> AclBinding:
-    """Return the right to read every topic, or to use every group."""
-    return AclBinding(
-        kind,
-        "*",
-        ResourcePatternType.LITERAL,
-        f"User:{user}",
-        "*",
-        AclOperation.READ,
-        AclPermissionType.ALLOW,
-    )
-
-
 def _as_user(broker: JvmBroker, name: str, password: str = PASSWORD) -> dict[str, str]:
-    return {
-        **SASL,
-        "CONNECTOR_BOOTSTRAP_SERVERS": broker.bootstrap_servers,
-        "CONNECTOR_KAFKA_SASL_USERNAME": name,
-        "CONNECTOR_KAFKA_SASL_PASSWORD": password,
-    }
+    return {**as_user(broker, name, password), "CONNECTOR_LOG_LEVEL": "debug"}
 
 
 def _reason(copy: ConnectorProcess) -> str:
