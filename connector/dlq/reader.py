@@ -188,10 +188,9 @@ class LetterReader:
 
     def _failure(self, error: KafkaError) -> FatalError:
         message = self._client.poll(0)  # serves _on_error; a refusal by the group's coordinator comes as a message
-        refused = None if message is None else message.error()
+        if message is not None and (refused := message.error()) is not None:
+            self._on_error(refused)
         seen = self._last_error or error
-        if refused is not None and access_error(refused.name(), refused.str()) is not None:
-            seen = refused
         return access_error(seen.name(), seen.str()) or UnreachableError(
             f"The dead letter topic {self._topic} cannot be read ({seen.name()}: {seen.str()}). Check "
             "CONNECTOR_BOOTSTRAP_SERVERS and the cluster, and call it again."

@@ -183,8 +183,8 @@ def configure(level: str = "info", format: str = "auto") -> None:  # noqa: A002 
 def set_level(level: str) -> str:
     """Log from this level on, after `configure`; returns the level of before. Any thread.
 
-    It holds for every logger: the connector's, those of plugins and libraries, the Kafka client's. The change itself is
-    logged whatever the two levels are.
+    It holds for the connector's loggers, those of plugins and libraries, and the Kafka client's; those of HTTP clients
+    stay at warning. The change itself is logged whatever the two levels are.
 
     Raises:
         ConfigError: No such level.
